@@ -1,0 +1,174 @@
+"""Create the fleet: tasks, leases, queues, and what is kept about them."""
+
+from alembic import op
+
+revision = "0001"
+down_revision = None
+branch_labels = None
+depends_on = None
+
+# The hot table. Dead versions come at the rate of the work, so vacuum looks early and does not nap.
+TASK = """
+CREATE TABLE fleet.task (
+  id uuid PRIMARY KEY,
+  queue text NOT NULL,
+  name text NOT NULL,
+  args jsonb NOT NULL DEFAULT '{}',
+  priority smallint NOT NULL DEFAULT 5,
+  state text NOT NULL DEFAULT 'QUEUED',
+  run_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+  expires_at timestamptz,
+  idempotent boolean,
+  repeatable boolean NOT NULL DEFAULT false,
+  attempt integer NOT NULL DEFAULT 0,
+  failures integer NOT NULL DEFAULT 0,
+  losses integer NOT NULL DEFAULT 0,
+  max_attempts integer NOT NULL,
+  max_losses integer NOT NULL,
+  timeout interval,
+  lease_id uuid,
+  started_at timestamptz,
+  finished_at timestamptz,
+  cancel_requested boolean NOT NULL DEFAULT false,
+  failure_code text,
+  failure_reason text,
+  result jsonb,
+  resolved_at timestamptz,
+  created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+  CONSTRAINT task_state CHECK (state IN ('QUEUED', 'RUNNING', 'SUCCEEDED', 'FAILED', 'CANCELLED')),
+  CONSTRAINT task_held CHECK ((state = 'RUNNING') = (lease_id IS NOT NULL)),
+  CONSTRAINT task_priority CHECK (priority BETWEEN 0 AND 9),
+  CONSTRAINT task_run_at CHECK (isfinite(run_at)),
+  CONSTRAINT task_budgets CHECK (max_attempts >= 1 AND max_losses >= 1)
+) WITH (
+  fillfactor = 80,
+  autovacuum_vacuum_scale_factor = 0.01,
+  autovacuum_vacuum_cost_delay = 0,
+  autovacuum_analyze_scale_factor = 0.05
+);
+
+CREATE INDEX task_ready ON fleet.task (queue, priority, run_at, id) WHERE state = 'QUEUED';
+
+CREATE INDEX task_running ON fleet.task (lease_id) WHERE state = 'RUNNING';
+
+CREATE INDEX task_expiring ON fleet.task (expires_at) WHERE state = 'QUEUED' AND expires_at IS NOT NULL;
+
+CREATE INDEX task_dead ON fleet.task (queue, id) WHERE state = 'FAILED' AND resolved_at IS NULL;
+"""
+
+# Nothing that a heartbeat changes is indexed, and there is room on the page: a renewal is a HOT update.
+LEASE = """
+CREATE TABLE fleet.lease (
+  id uuid PRIMARY KEY,
+  worker text NOT NULL,
+  host text NOT NULL,
+  pid integer NOT NULL,
+  version text NOT NULL,
+  queues text[] NOT NULL,
+  slots integer NOT NULL,
+  ttl interval NOT NULL,
+  state text NOT NULL,
+  idle boolean NOT NULL DEFAULT false,
+  granted_at timestamptz NOT NULL,
+  renewed_at timestamptz NOT NULL,
+  expires_at timestamptz NOT NULL,
+  cleared_at timestamptz,
+  CONSTRAINT lease_state CHECK (state IN ('LIVE', 'DRAINING', 'RELEASED', 'REAPED'))
+) WITH (
+  fillfactor = 50,
+  autovacuum_vacuum_threshold = 50,
+  autovacuum_vacuum_scale_factor = 0,
+  autovacuum_vacuum_cost_delay = 0
+);
+"""
+
+REST = """
+CREATE TABLE fleet.queue (
+  name text PRIMARY KEY,
+  paused boolean NOT NULL DEFAULT false,
+  generation bigint NOT NULL DEFAULT 0
+);
+
+CREATE TABLE fleet.cancel_request (
+  lease_id uuid NOT NULL,
+  task_id uuid NOT NULL,
+  attempt integer NOT NULL,
+  requested_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+  PRIMARY KEY (lease_id, task_id, attempt)
+);
+
+CREATE TABLE fleet.attempt (
+  task_id uuid NOT NULL,
+  attempt integer NOT NULL,
+  late boolean NOT NULL DEFAULT false,
+  lease_id uuid NOT NULL,
+  outcome text NOT NULL,
+  detail text,
+  at timestamptz NOT NULL DEFAULT clock_timestamp(),
+  PRIMARY KEY (task_id, attempt, late)
+);
+
+CREATE TABLE fleet.submission (
+  scope text NOT NULL,
+  key text NOT NULL,
+  task_id uuid NOT NULL,
+  fingerprint text NOT NULL,
+  created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+  PRIMARY KEY (scope, key)
+);
+
+CREATE INDEX submission_created ON fleet.submission (created_at);
+
+CREATE TABLE fleet.counter (
+  writer uuid NOT NULL,
+  name text NOT NULL,
+  queue text NOT NULL,
+  reason text NOT NULL,
+  value bigint NOT NULL,
+  PRIMARY KEY (writer, name, queue, reason)
+);
+
+CREATE TABLE fleet.audit (
+  id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  at timestamptz NOT NULL DEFAULT clock_timestamp(),
+  actor text NOT NULL,
+  action text NOT NULL,
+  subject text NOT NULL,
+  detail text
+);
+"""
+
+# A notification is a hint, and NOTIFY takes one lock for the whole database at commit: so it is sent only where a worker
+# of that queue says that it sleeps. A snapshot that may be older than that worker's word (REPEATABLE READ, SERIALIZABLE)
+# cannot see it and always notifies. Tasks due within 10 s (the longest poll interval) are announced too.
+WAKE = """
+CREATE FUNCTION fleet.wake() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+  waking text;
+BEGIN
+  FOR waking IN
+    SELECT DISTINCT task.queue
+    FROM new_tasks AS task
+    WHERE task.state = 'QUEUED'
+      AND task.run_at <= clock_timestamp() + interval '10 seconds'
+      AND (current_setting('transaction_isolation') <> 'read committed'
+           OR EXISTS (SELECT FROM fleet.lease
+                      WHERE lease.idle AND lease.state = 'LIVE' AND lease.expires_at > clock_timestamp()
+                        AND task.queue = ANY (lease.queues)))
+  LOOP
+    PERFORM pg_notify('fleet', left(waking, 1000));
+  END LOOP;
+  RETURN NULL;
+END
+$$;
+
+CREATE TRIGGER wake
+AFTER INSERT ON fleet.task
+REFERENCING NEW TABLE AS new_tasks
+FOR EACH STATEMENT EXECUTE FUNCTION fleet.wake();
+"""
+
+
+def upgrade() -> None:
+    for part in (TASK, LEASE, REST, WAKE):
+        op.execute(part)

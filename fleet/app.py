@@ -1,0 +1,399 @@
+"""What a user imports: `Fleet`, `@app.task`, and a reference to what was submitted."""
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar, cast, overload
+from uuid import UUID
+from weakref import WeakKeyDictionary
+
+from psycopg_pool import AsyncConnectionPool, ConnectionPool
+from uuid_utils.compat import uuid7
+
+from fleet import __version__
+from fleet.config import Settings, database_url
+from fleet.context import Context
+from fleet.errors import ConfigurationError, InvalidArguments, NotFound, TaskCancelled, TaskFailed
+from fleet.events import Events
+from fleet.handler import Handler
+from fleet.postgres import inspect
+from fleet.postgres.cancel import cancel
+from fleet.postgres.database import AsyncConnection, Connection, Database, Statement, run, run_sync
+from fleet.postgres.submit import Submission, accepted, copy, statement
+from fleet.postgres.transaction import AsyncTransaction, Transaction, run_in, run_in_sync
+from fleet.task import MAX_ATTEMPTS_IDEMPOTENT, MAX_ATTEMPTS_OTHERWISE, MAX_LOSSES, PRIORITIES, PRIORITY_DEFAULT, State
+from fleet.worker.process import Worker, no_lifespan
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Seconds = timedelta | float
+
+_POOL_MAX = 8
+_POLL_SECONDS = (0.005, 0.25)  # how often a caller that waits for a result looks: first and at last
+_KEY_MAX = 255
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What may be said about one submission, apart from the task's arguments.
+
+    `delay` (seconds or timedelta) goes before `run_at`. After `expires_at` the task is not started any more.
+    `idempotent=False` makes this one task not repeatable, whatever its handler says. `tx` is the caller's own
+    transaction: the task exists if and only if that commits.
+    """
+
+    queue: str | None = None
+    priority: int | None = None
+    delay: Seconds | None = None
+    run_at: datetime | None = None
+    expires_at: datetime | None = None
+    timeout: Seconds | None = None
+    idempotent: Literal[False] | None = None
+    max_attempts: int | None = None
+    max_losses: int | None = None
+    idempotency_key: str | None = None
+    tx: AsyncTransaction | Transaction | None = None
+
+    def check(self) -> None:
+        """Raise InvalidArguments naming the option that cannot hold."""
+        key = self.idempotency_key
+        rules = {
+            "priority is 0 (most urgent) to 9": self.priority is None or self.priority in PRIORITIES,
+            "delay >= 0": self.delay is None or _duration(self.delay) >= timedelta(0),
+            "run_at needs a time zone": self.run_at is None or self.run_at.tzinfo is not None,
+            "expires_at needs a time zone": self.expires_at is None or self.expires_at.tzinfo is not None,
+            "timeout > 0": self.timeout is None or _duration(self.timeout) > timedelta(0),
+            "idempotent can only be taken back (False): the handler's author grants it": self.idempotent is not True,
+            "max_attempts >= 1": self.max_attempts is None or self.max_attempts >= 1,
+            "max_losses >= 1": self.max_losses is None or self.max_losses >= 1,
+            f"idempotency_key has 1 to {_KEY_MAX} printable characters": key is None
+            or (0 < len(key) <= _KEY_MAX and key.isprintable()),
+        }
+        for rule, holds in rules.items():
+            if not holds:
+                raise InvalidArguments(f"option refused: {rule}")
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRef(Generic[R]):
+    """A task that was submitted."""
+
+    id: UUID
+    app: "Fleet"
+
+    async def result(self, timeout: Seconds | None = None) -> R:
+        """Wait until the task is terminal and return what its handler returned, as JSON gives it back.
+
+        Raises TaskFailed, TaskCancelled, NotFound, or TimeoutError: after that nothing is known, ask again.
+        """
+        deadline = None if timeout is None else time.monotonic() + _duration(timeout).total_seconds()
+        wait, longest = _POLL_SECONDS
+        while True:
+            rows = await self.app.query(inspect.RESULT, id=self.id)
+            found = self._read(inspect.TaskResult(*rows[0]) if rows else None)
+            if found is not None:
+                return cast(R, found[0])
+            if deadline is not None and time.monotonic() + wait > deadline:
+                raise TimeoutError(f"task {self.id} is not finished yet; it goes on")
+            await asyncio.sleep(wait)
+            wait = min(2 * wait, longest)
+
+    async def state(self) -> State:
+        """Return where the task is now. Raises NotFound."""
+        rows = await self.app.query(inspect.RESULT, id=self.id)
+        if not rows:
+            raise NotFound(f"there is no task {self.id}")
+        return State(rows[0][0])
+
+    async def cancel(self) -> State:
+        """Cancel it. CANCELLED: it will not run. RUNNING: its worker is asked to stop. Another state: too late."""
+        async with self.app.connection() as connection:
+            answer = await cancel(connection, [self.id], actor="api")
+        if self.id not in answer:
+            raise NotFound(f"there is no task {self.id}")
+        return answer[self.id][0]
+
+    def _read(self, found: inspect.TaskResult | None) -> tuple[Any] | None:
+        if found is None:
+            raise NotFound(f"there is no task {self.id}; it was never committed, or it was pruned")
+        match State(found.state):
+            case State.SUCCEEDED:
+                return (json.loads(found.result or "null"),)
+            case State.FAILED:
+                raise TaskFailed(self.id, found.failure_code or "", found.failure_reason or "")
+            case State.CANCELLED:
+                raise TaskCancelled(self.id)
+        return None
+
+
+class Task(Generic[P, R]):
+    """A registered function. Call it to run it here; submit it to have a worker run it."""
+
+    def __init__(self, app: "Fleet", handler: Handler, options: Options = Options()) -> None:  # noqa: B008 - frozen
+        self.app = app
+        self.handler = handler
+        self._options = options
+        self.__doc__ = handler.function.__doc__
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """Run the function itself, here and now: for tests of your own."""
+        return self.handler.function(*args, **kwargs)
+
+    def options(self, **options: Any) -> "Task[P, R]":
+        """Return the same task with options for what is submitted through it: see Options."""
+        try:
+            chosen = replace(self._options, **options)
+        except TypeError:
+            known = ", ".join(Options.__dataclass_fields__)
+            raise InvalidArguments(f"unknown option among {', '.join(options)}; there are: {known}") from None
+        chosen.check()
+        return Task(self.app, self.handler, chosen)
+
+    async def submit(self, *args: P.args, **kwargs: P.kwargs) -> TaskRef[R]:
+        """Check the arguments, write the task, and return once it is committed (with `tx`: written).
+
+        Raises InvalidArguments (nothing was written) and IdempotencyConflict. Any error of the connection means
+        unknown: submit again with the same idempotency key.
+        """
+        submission = self.submission(args, kwargs)
+        query, values = statement(submission)
+        if self._options.tx is not None:
+            row = await run_in(self._options.tx, query, values)
+        else:
+            row = (await self.app.query(query, **values))[0]
+        return TaskRef(accepted(submission, row)[0], self.app)
+
+    def submit_sync(self, *args: P.args, **kwargs: P.kwargs) -> TaskRef[R]:
+        """Do the same from plain code; `tx` then takes a synchronous session or connection."""
+        submission = self.submission(args, kwargs)
+        query, values = statement(submission)
+        if self._options.tx is not None:
+            row = run_in_sync(self._options.tx, query, values)
+        else:
+            row = self.app.query_sync(query, **values)[0]
+        return TaskRef(accepted(submission, row)[0], self.app)
+
+    def submission(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Submission:
+        """Return what would be written for this call. Raises InvalidArguments."""
+        handler, options = self.handler, self._options
+        arguments = handler.bind(tuple(args), kwargs)
+        return Submission(
+            id=uuid7(),
+            queue=options.queue or handler.queue,
+            name=handler.name,
+            args=handler.encode(arguments, self.app.settings.args_bytes_max),
+            priority=handler.priority if options.priority is None else options.priority,
+            idempotent=options.idempotent,
+            max_attempts=options.max_attempts or handler.max_attempts,
+            max_losses=options.max_losses or handler.max_losses,
+            timeout=None if options.timeout is None else _duration(options.timeout),
+            delay=None if options.delay is None else _duration(options.delay),
+            run_at=options.run_at,
+            expires_at=options.expires_at,
+            key=options.idempotency_key,
+        )
+
+
+class Fleet:
+    """The tasks of one application, and the database behind them (default: FLEET_DATABASE_URL). Starts nothing itself."""
+
+    def __init__(self, database_url: str | None = None, *, settings: Settings | None = None, queue: str = "default") -> None:
+        self.handlers: dict[str, Handler] = {}
+        self.settings = settings or Settings.from_environment(os.environ)
+        self._given_url = database_url
+        self._queue = queue
+        self._lifespan: Callable[[], AbstractAsyncContextManager[Any]] = no_lifespan
+        self._database: Database | None = None
+        self._pools: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncConnectionPool[AsyncConnection]] = WeakKeyDictionary()
+        self._pool_sync: ConnectionPool[Connection] | None = None
+
+    @property
+    def database(self) -> Database:
+        """Where the tasks are. Raises ConfigurationError where no database was named."""
+        if self._database is None:
+            url = database_url(os.environ, self._given_url)
+            if url is None:
+                raise ConfigurationError(
+                    "no database was named: set FLEET_DATABASE_URL=postgresql://user@host/database, or give Fleet(…) one"
+                )
+            self._database = Database(url, self.settings)
+        return self._database
+
+    def use(self, database: Database, settings: Settings) -> None:
+        """Point the app to a database and settings: for programs that decide when they start, such as the command line."""
+        self._database, self.settings = database, settings
+
+    @overload
+    def task(self, function: Callable[Concatenate[Context, P], Awaitable[R]], /) -> Task[P, R]: ...
+    @overload
+    def task(self, function: Callable[P, Awaitable[R]], /) -> Task[P, R]: ...
+    @overload
+    def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
+    @overload
+    def task(
+        self,
+        *,
+        name: str | None = None,
+        queue: str | None = None,
+        idempotent: bool = False,
+        max_attempts: int | None = None,
+        max_losses: int = MAX_LOSSES,
+        priority: int = PRIORITY_DEFAULT,
+        timeout: Seconds | None = None,
+        retry_on: tuple[type[Exception], ...] = (),
+        fail_on: tuple[type[Exception], ...] = (),
+    ) -> "Declare": ...
+
+    def task(self, function: Callable[..., Any] | None = None, /, **declared: Any) -> Any:
+        """Register a function, async or plain, under its name, and return the task that submits it.
+
+        `idempotent=True` declares that running it twice is harmless; then, and only then, it is run again by itself
+        when its worker vanished or it raised. `timeout` in seconds bounds one attempt.
+        """
+        if function is not None:
+            return self._register(function)
+
+        def decorate(function: Callable[..., Any]) -> Task[..., Any]:
+            return self._register(function, **declared)
+
+        return decorate
+
+    def _register(
+        self,
+        function: Callable[..., Any],
+        *,
+        name: str | None = None,
+        queue: str | None = None,
+        idempotent: bool = False,
+        max_attempts: int | None = None,
+        timeout: Seconds | None = None,
+        **declared: Any,
+    ) -> Task[..., Any]:
+        handler = Handler(
+            function=function,
+            name=name or function.__name__,
+            queue=queue or self._queue,
+            idempotent=idempotent,
+            max_attempts=max_attempts or (MAX_ATTEMPTS_IDEMPOTENT if idempotent else MAX_ATTEMPTS_OTHERWISE),
+            timeout=None if timeout is None else _duration(timeout),
+            **declared,
+        )
+        if handler.name in self.handlers:
+            raise ConfigurationError(f"there is a task {handler.name!r} already; give one of them another name=")
+        self.handlers[handler.name] = handler
+        return Task(self, handler)
+
+    def lifespan(self, function: Callable[[], Any]) -> Callable[[], Any]:
+        """Register an async generator that opens what handlers need, once for each process, and yields `ctx.state`."""
+        self._lifespan = asynccontextmanager(function)
+        return function
+
+    def worker(
+        self, *, queues: Sequence[str] = (), name: str | None = None, events: Events | None = None
+    ) -> Worker:
+        """Return a worker for these tasks: `async with app.worker(): …` runs them inside another program."""
+        return Worker(
+            self.database,
+            self.handlers,
+            self.settings,
+            queues=queues,
+            name=name,
+            lifespan=self._lifespan,
+            version=__version__,
+            events=events,
+        )
+
+    async def submit_many(
+        self,
+        task: Task[..., R],
+        arguments: Iterable[Mapping[str, Any]],
+        *,
+        progress: Callable[[int], None] = lambda count: None,
+    ) -> list[TaskRef[R]]:
+        """Submit a task once for each set of arguments, at the speed of COPY: all of them or, on any error, none.
+
+        `progress` is called now and then with the number sent so far.
+        """
+        refs: list[TaskRef[R]] = []
+
+        def submissions() -> Iterable[Submission]:
+            for index, each in enumerate(arguments):
+                try:
+                    submission = task.submission((), each)
+                except InvalidArguments as error:
+                    error.add_note(f"in item {index}; nothing was submitted")
+                    raise
+                if submission.key is not None:
+                    raise InvalidArguments("submit_many takes no idempotency key: one key stands for one task")
+                refs.append(TaskRef(submission.id, self))
+                yield submission
+
+        async with self.connection() as connection:
+            await copy(connection, submissions(), progress)
+        return refs
+
+    async def query(self, statement: Statement, **values: Any) -> list[tuple[Any, ...]]:
+        """Run one statement on a pooled connection, in autocommit."""
+        async with self.connection() as connection:
+            return await run(connection, statement, **values)
+
+    def query_sync(self, statement: Statement, **values: Any) -> list[tuple[Any, ...]]:
+        """Do the same from plain code."""
+        if self._pool_sync is None:
+            self._pool_sync = ConnectionPool(
+                self.database.conninfo("client"), min_size=0, max_size=_POOL_MAX, kwargs={"autocommit": True}, open=True
+            )
+        with self.database.reachable(), self._pool_sync.connection() as connection:
+            return run_sync(connection, statement, **values)
+
+    @asynccontextmanager
+    async def connection(self) -> Any:
+        """Lend a pooled connection in autocommit. Raises DatabaseUnreachable."""
+        loop = asyncio.get_running_loop()
+        pool = self._pools.get(loop)
+        if pool is None:
+            pool = AsyncConnectionPool(
+                self.database.conninfo("client"), min_size=0, max_size=_POOL_MAX, kwargs={"autocommit": True}, open=False
+            )
+            self._pools[loop] = pool
+            await pool.open()
+        with self.database.reachable():
+            async with pool.connection() as connection:
+                yield connection
+
+    async def close(self) -> None:
+        """Close the connections that submitting has opened."""
+        pool = self._pools.pop(asyncio.get_running_loop(), None)
+        if pool is not None:
+            await pool.close()
+        if self._pool_sync is not None:
+            self._pool_sync.close()
+            self._pool_sync = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
+
+
+class Declare:
+    """What `@app.task(…)` returns: it takes the function. Never made; it tells type checkers the shapes."""
+
+    @overload
+    def __call__(self, function: Callable[Concatenate[Context, P], Awaitable[R]], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, Awaitable[R]], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
+    def __call__(self, function: Any, /) -> Any:
+        raise NotImplementedError
+
+
+def _duration(value: Seconds) -> timedelta:
+    return value if isinstance(value, timedelta) else timedelta(seconds=value)

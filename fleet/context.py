@@ -1,0 +1,45 @@
+"""What a handler is told about the attempt that it runs."""
+
+import threading
+from asyncio import CancelledError
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """Given to a handler wherever a parameter is annotated with it; it never counts as an argument of the task.
+
+    `state` is what the app's lifespan yielded. `attempt` begins with 1.
+    """
+
+    task_id: UUID
+    name: str
+    queue: str
+    attempt: int
+    state: Any = None
+    _stopping: threading.Event = field(default_factory=threading.Event, repr=False)
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same for every attempt of this task: give it to services that honour such keys."""
+        return str(self.task_id)
+
+    @property
+    def fencing_token(self) -> int:
+        """Rises with every attempt: give it to storage of your own, and let it refuse a lower one."""
+        return self.attempt
+
+    @property
+    def stopping(self) -> bool:
+        """Whether this attempt should end soon: cancelled, over its time, its lease in doubt, or the process drains.
+
+        Async handlers are cancelled; a plain function runs in a thread, which cannot be, and may look here.
+        """
+        return self._stopping.is_set()
+
+    def raise_if_stopping(self) -> None:
+        """End the attempt here if it should end: the task is then handed back, cancelled or failed as the case may be."""
+        if self.stopping:
+            raise CancelledError

@@ -1,0 +1,88 @@
+"""Every exception that a user can meet.
+
+FleetError
+├── ConfigurationError        a setting or a declaration that cannot hold; names the violated rule
+├── InvalidArguments          a submission that was refused before anything was written
+│   └── PayloadTooLarge       … because its JSON is over the limit
+├── InvalidResult             a handler's return value that cannot be stored
+├── IdempotencyConflict       the same key was used for another request
+├── NotFound                  no such task, worker or queue
+├── TaskFailed                ref.result(): the task ended FAILED
+├── TaskCancelled             ref.result(): the task ended CANCELLED
+├── DatabaseUnreachable       no connection could be made
+└── SchemaMismatch            the database's schema is older or newer than this code
+
+`Retry` and `Fail` are no errors of Fleet: a handler raises them to say what follows (see retry.py).
+"""
+
+from uuid import UUID
+
+
+class FleetError(Exception):
+    """The base of everything that Fleet raises."""
+
+
+class ConfigurationError(FleetError, ValueError):
+    """A setting or a declaration that cannot hold."""
+
+
+class InvalidArguments(FleetError, ValueError):
+    """A submission that was refused before anything was written."""
+
+
+class PayloadTooLarge(InvalidArguments):
+    """JSON over its limit, both given in bytes of UTF-8."""
+
+    def __init__(self, what: str, size_bytes: int, limit_bytes: int) -> None:
+        super().__init__(
+            f"{what} take {size_bytes:,} bytes as JSON; the limit is {limit_bytes:,}. "
+            "Store large data elsewhere and submit a reference to it."
+        )
+        self.size_bytes = size_bytes
+        self.limit_bytes = limit_bytes
+
+
+class InvalidResult(FleetError, ValueError):
+    """A handler's return value that cannot be stored."""
+
+
+class IdempotencyConflict(FleetError):
+    """The same key was used for another request; `task_id` is the task that the first one made."""
+
+    def __init__(self, key: str, task_id: UUID) -> None:
+        super().__init__(
+            f"idempotency key {key!r} belongs to task {task_id}, which was submitted with other arguments or options. "
+            "Use a new key for a new request."
+        )
+        self.key = key
+        self.task_id = task_id
+
+
+class NotFound(FleetError, LookupError):
+    """No such task, worker or queue."""
+
+
+class TaskFailed(FleetError):
+    """The task ended FAILED: `code` is one of FailureCode, `reason` a sentence."""
+
+    def __init__(self, task_id: UUID, code: str, reason: str) -> None:
+        super().__init__(f"task {task_id} failed ({code}): {reason}")
+        self.task_id = task_id
+        self.code = code
+        self.reason = reason
+
+
+class TaskCancelled(FleetError):
+    """The task ended CANCELLED."""
+
+    def __init__(self, task_id: UUID) -> None:
+        super().__init__(f"task {task_id} was cancelled")
+        self.task_id = task_id
+
+
+class DatabaseUnreachable(FleetError):
+    """No connection could be made; the message names the address, never the password."""
+
+
+class SchemaMismatch(FleetError):
+    """The database's schema does not fit this code; the message says which side is older."""

@@ -1,0 +1,143 @@
+"""What happens inside a worker, as values. Logs and metrics subscribe; the core only emits."""
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from uuid import UUID
+
+from fleet.lease import Lease
+from fleet.task import ClaimedTask, Settlement, State
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseGranted:
+    lease: Lease
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRenewed:
+    lease: Lease
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseInDoubt:
+    """The local deadline has passed: nothing starts until a renewal succeeds."""
+
+    lease: Lease
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseLost:
+    """The lease is over; its tasks belong to others, and what still runs is only evidence."""
+
+    lease: Lease
+
+
+@dataclass(frozen=True, slots=True)
+class TasksClaimed:
+    count: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStarted:
+    task: ClaimedTask
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSettled:
+    """The database took it; `state` is where the task is now."""
+
+    settlement: Settlement
+    state: State
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFenced:
+    """The database refused it: the attempt had been ended by somebody else. The report is kept as late."""
+
+    settlement: Settlement
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStuck:
+    """A handler is past its limit and cannot be stopped; the process drains and exits."""
+
+    task: ClaimedTask
+
+
+@dataclass(frozen=True, slots=True)
+class TasksReconciled:
+    """Tasks claimed by a statement whose answer was lost, handed back."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeasesReaped:
+    lease_ids: tuple[UUID, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TasksReclaimed:
+    """Tasks of ended leases: so many back to QUEUED, so many FAILED, so many CANCELLED."""
+
+    requeued: int
+    failed: int
+    cancelled: int
+
+
+@dataclass(frozen=True, slots=True)
+class TasksExpired:
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class DrainStarted:
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseTrouble:
+    """A statement could not be run; it is tried again."""
+
+    operation: str
+    error: str
+
+
+Event = (
+    LeaseGranted
+    | LeaseRenewed
+    | LeaseInDoubt
+    | LeaseLost
+    | TasksClaimed
+    | TaskStarted
+    | TaskSettled
+    | TaskFenced
+    | TaskStuck
+    | TasksReconciled
+    | LeasesReaped
+    | TasksReclaimed
+    | TasksExpired
+    | DrainStarted
+    | DatabaseTrouble
+)
+
+
+class Events:
+    """Hands each event to every subscriber, in the thread where it happened."""
+
+    def __init__(self) -> None:
+        self._subscribers: list[Callable[[Event], None]] = []
+
+    def subscribe(self, subscriber: Callable[[Event], None]) -> None:
+        self._subscribers.append(subscriber)
+
+    def emit(self, event: Event) -> None:
+        """Never raises: a subscriber's error is reported on stderr and harms nobody else."""
+        for subscriber in self._subscribers:
+            try:
+                subscriber(event)
+            except Exception:  # noqa: BLE001 - whatever a subscriber does wrong, the worker goes on
+                sys.excepthook(*sys.exc_info())

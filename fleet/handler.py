@@ -1,0 +1,182 @@
+"""A registered function: what its author declared about it, and how its arguments become JSON and back."""
+
+import inspect
+import random
+import traceback
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import pydantic
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+from typing_extensions import NotRequired, TypedDict
+
+from fleet.context import Context
+from fleet.errors import ConfigurationError, InvalidArguments, InvalidResult, PayloadTooLarge
+from fleet.payload import Unrepresentable, clean_text, encode
+from fleet.retry import BackOff, Fail, Retry
+from fleet.task import MAX_LOSSES, PRIORITIES, PRIORITY_DEFAULT, ClaimedTask, Errored, FailureCode
+
+_REFUSED_KINDS = {
+    inspect.Parameter.POSITIONAL_ONLY: "is positional-only",
+    inspect.Parameter.VAR_POSITIONAL: "takes any number of arguments",
+    inspect.Parameter.VAR_KEYWORD: "takes any keywords",
+}
+_NAME_MAX = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handler:
+    """One function and its declaration. Raises ConfigurationError where the two cannot hold together."""
+
+    function: Callable[..., Any]
+    name: str
+    queue: str
+    idempotent: bool
+    max_attempts: int
+    max_losses: int = MAX_LOSSES
+    priority: int = PRIORITY_DEFAULT
+    timeout: timedelta | None = None
+    retry_on: tuple[type[Exception], ...] = ()
+    fail_on: tuple[type[Exception], ...] = ()
+    is_async: bool = field(init=False)
+    context_name: str | None = field(init=False)
+    parameters: tuple[str, ...] = field(init=False)
+    _adapter: "pydantic.TypeAdapter[dict[str, Any]]" = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._check()
+        context_name, arguments = _signature(self.function, self.name)
+        set_ = object.__setattr__
+        set_(self, "is_async", inspect.iscoroutinefunction(self.function))
+        set_(self, "context_name", context_name)
+        set_(self, "parameters", tuple(arguments))
+        set_(self, "_adapter", _adapter(self.name, arguments))
+
+    def _check(self) -> None:
+        rules = {
+            f"a name has 1 to {_NAME_MAX} characters": 0 < len(self.name) <= _NAME_MAX and self.name.isprintable(),
+            f"a queue's name has 1 to {_NAME_MAX} characters": 0 < len(self.queue) <= _NAME_MAX and self.queue.isprintable(),
+            "priority is 0 (most urgent) to 9": self.priority in PRIORITIES,
+            "max_attempts >= 1": self.max_attempts >= 1,
+            "max_losses >= 1": self.max_losses >= 1,
+            "timeout > 0": self.timeout is None or self.timeout > timedelta(0),
+            "retry_on needs idempotent=True: another handler must raise Retry itself": self.idempotent or not self.retry_on,
+        }
+        for rule, holds in rules.items():
+            if not holds:
+                raise ConfigurationError(f"task {self.name!r}: {rule}")
+
+    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments of a call by name. Raises InvalidArguments for too many, or one given twice."""
+        if not args:
+            return dict(kwargs)
+        if len(args) > len(self.parameters):
+            raise InvalidArguments(f"{self.name} takes {len(self.parameters)} arguments, {len(args)} were given")
+        named = dict(zip(self.parameters, args, strict=False))
+        twice = named.keys() & kwargs.keys()
+        if twice:
+            raise InvalidArguments(f"{self.name}: {', '.join(sorted(twice))} given twice")
+        return named | dict(kwargs)
+
+    def encode(self, arguments: Mapping[str, Any], limit_bytes: int) -> str:
+        """Check arguments against the signature and return them as JSON text of at most `limit_bytes`.
+
+        Raises InvalidArguments listing every argument that does not fit, or the path to what JSON cannot carry.
+        """
+        try:
+            values = self._adapter.validate_python(arguments)
+            text = encode(self._adapter.dump_python(values, mode="json"))
+        except pydantic.ValidationError as error:
+            raise InvalidArguments(f"{self.name}: {_problems(error)}") from None
+        except (Unrepresentable, PydanticSerializationError) as error:
+            raise InvalidArguments(f"{self.name}: {error}") from None
+        size = len(text.encode())
+        if size > limit_bytes:
+            raise PayloadTooLarge(f"the arguments of {self.name}", size, limit_bytes)
+        return text
+
+    def decode(self, text: str) -> dict[str, Any]:
+        """Return the arguments as the function takes them. Raises InvalidArguments where they fit no longer."""
+        try:
+            return self._adapter.validate_json(text)
+        except pydantic.ValidationError as error:
+            raise InvalidArguments(f"{self.name}: {_problems(error)}") from None
+
+    def judge(self, task: ClaimedTask, error: BaseException, backoff: BackOff, limit_bytes: int) -> Errored:
+        """Decide what follows from an exception: another try after a delay, or the end.
+
+        Only a repeatable task is tried again by itself; for any other the handler must have raised Retry.
+        """
+        reason = describe(error, limit_bytes)
+        if isinstance(error, Retry):
+            after = error.after if error.after is not None else backoff.delay(task.failures, random.random())
+            return Errored(FailureCode.HANDLER_ERROR, reason, after)
+        final = isinstance(error, (Fail, *self.fail_on)) or not task.repeatable
+        if self.retry_on and not isinstance(error, self.retry_on):
+            final = True
+        return Errored(FailureCode.HANDLER_ERROR, reason, None if final else backoff.delay(task.failures, random.random()))
+
+
+def encode_result(result: Any, limit_bytes: int) -> str:
+    """Return a handler's result as JSON text. Raises InvalidResult where it has no form or is over the limit."""
+    try:
+        text = encode(result, default=to_jsonable_python)
+    except (Unrepresentable, PydanticSerializationError) as error:
+        raise InvalidResult(f"the handler finished, but its result cannot be stored: {error}") from None
+    size = len(text.encode())
+    if size > limit_bytes:
+        raise InvalidResult(
+            f"the handler finished, but its result takes {size:,} bytes as JSON; the limit is {limit_bytes:,}"
+        )
+    return text
+
+
+def describe(error: BaseException, limit_bytes: int) -> str:
+    """Return type, message and traceback as text that can be stored and shown."""
+    try:
+        text = "".join(traceback.format_exception(error))
+        head = "".join(traceback.format_exception_only(error)).strip()
+    except Exception as broken:  # noqa: BLE001 - an exception whose own text raises
+        text, head = "", f"{type(error).__name__} (its text cannot be had: {type(broken).__name__})"
+    return clean_text(f"{head}\n\n{text}".strip() if text.strip() != head else head, limit_bytes)
+
+
+def _signature(function: Callable[..., Any], name: str) -> tuple[str | None, dict[str, tuple[Any, bool]]]:
+    """Return the name of the Context parameter and, for each argument, its annotation and whether it is required."""
+    try:
+        hints = typing.get_type_hints(function, include_extras=True)
+    except NameError as error:
+        raise ConfigurationError(f"task {name!r}: an annotation cannot be resolved: {error}") from None
+    context_name, arguments = None, {}
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind in _REFUSED_KINDS:
+            raise ConfigurationError(
+                f"task {name!r}: parameter {parameter.name!r} {_REFUSED_KINDS[parameter.kind]}; "
+                "tasks are stored by the names of their arguments"
+            )
+        annotation = hints.get(parameter.name, Any)
+        if annotation is Context:
+            context_name = parameter.name
+        else:
+            arguments[parameter.name] = (annotation, parameter.default is inspect.Parameter.empty)
+    return context_name, arguments
+
+
+def _adapter(name: str, arguments: Mapping[str, tuple[Any, bool]]) -> "pydantic.TypeAdapter[dict[str, Any]]":
+    fields = {key: kind if required else NotRequired[kind] for key, (kind, required) in arguments.items()}
+    shape = TypedDict("Arguments", fields)  # type: ignore[misc]
+    shape.__pydantic_config__ = pydantic.ConfigDict(extra="forbid", arbitrary_types_allowed=False)  # type: ignore[attr-defined]
+    try:
+        return pydantic.TypeAdapter(shape)
+    except pydantic.errors.PydanticUserError as error:
+        raise ConfigurationError(f"task {name!r}: an argument's type has no JSON form: {error.message}") from None
+
+
+def _problems(error: pydantic.ValidationError) -> str:
+    return "; ".join(
+        f"{'.'.join(str(part) for part in problem['loc']) or 'arguments'}: {problem['msg']}"
+        for problem in error.errors(include_url=False, include_context=False, include_input=False)
+    )

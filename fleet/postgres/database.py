@@ -1,0 +1,134 @@
+"""Connections: how they are opened, what every session is set to, and how a statement is run on one."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from sqlalchemy import Engine, create_engine
+from sqlalchemy.pool import NullPool
+
+from fleet.config import Settings
+from fleet.errors import ConfigurationError, DatabaseUnreachable
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+AsyncConnection = psycopg.AsyncConnection[tuple[Any, ...]]
+Row = tuple[Any, ...]
+
+_PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)\b")
+
+
+class Statement:
+    """SQL with `:named` parameters, as psql and SQLAlchemy read it; `native` is the same text for psycopg."""
+
+    __slots__ = ("native", "text")
+
+    def __init__(self, text: str) -> None:
+        self.text = text.strip()
+        self.native = _PARAMETER.sub(r"%(\1)s", self.text.replace("%", "%%")).encode()
+
+
+async def run(connection: AsyncConnection, statement: Statement, **parameters: Any) -> list[Row]:
+    """Run one statement and return its rows, in binary format; none for a statement without RETURNING."""
+    async with connection.cursor(binary=True) as cursor:
+        await cursor.execute(statement.native, parameters, prepare=True)
+        return await cursor.fetchall() if cursor.description else []
+
+
+def run_sync(connection: Connection, statement: Statement, **parameters: Any) -> list[Row]:
+    """The same on a synchronous connection."""
+    with connection.cursor(binary=True) as cursor:
+        cursor.execute(statement.native, parameters, prepare=True)
+        return cursor.fetchall() if cursor.description else []
+
+
+class Database:
+    """Where the fleet's tables are, and how sessions on them behave."""
+
+    def __init__(self, url: str, settings: Settings) -> None:
+        self.settings = settings
+        try:
+            self._given = conninfo_to_dict(re.sub(r"^postgres(ql)?\+\w+://", "postgresql://", url))
+        except psycopg.ProgrammingError as error:
+            raise ConfigurationError(f"the database URL cannot be read: {_first_line(error)}") from None
+
+    @property
+    def address(self) -> str:
+        """Where it is, fit to be shown: never with the password."""
+        shown = {name: value for name, value in self._given.items() if name in ("host", "hostaddr", "port", "dbname", "user")}
+        return make_conninfo("", **shown) or "the database that PG* variables name"
+
+    def conninfo(self, role: str, *, bounded: bool = True) -> str:
+        """Return libpq's connection string. `bounded`: statements and waits for locks have their time-outs."""
+        settings = self.settings
+        session = {
+            "default_transaction_isolation": "read\\ committed",
+            "plan_cache_mode": "force_custom_plan",
+            "jit": "off",
+            "timezone": "UTC",
+            "tcp_user_timeout": _milliseconds(settings.ttl.total_seconds() / 2),
+        }
+        if bounded:
+            session |= {
+                "statement_timeout": _milliseconds(settings.statement_timeout.total_seconds()),
+                "lock_timeout": _milliseconds(settings.lock_timeout.total_seconds()),
+                "idle_in_transaction_session_timeout": _milliseconds(settings.ttl.total_seconds() / 2),
+            }
+        options = " ".join(f"-c {name}={value}" for name, value in session.items())
+        ours = {
+            "application_name": f"fleet {role}",
+            "connect_timeout": max(2, round(settings.ttl.total_seconds() / 6)),
+            "keepalives_idle": max(1, round(settings.ttl.total_seconds() / 3)),
+            "keepalives_interval": max(1, round(settings.ttl.total_seconds() / 10)),
+            "keepalives_count": 3,
+            "tcp_user_timeout": int(_milliseconds(settings.ttl.total_seconds() / 2)),
+            "target_session_attrs": "read-write",
+        }
+        given = dict(self._given)
+        return make_conninfo("", **(ours | given | {"options": f"{given.get('options') or ''} {options}".strip()}))
+
+    async def connect(self, role: str) -> AsyncConnection:
+        """Open a session for one role of a worker, in autocommit. Raises psycopg.OperationalError."""
+        return await psycopg.AsyncConnection.connect(self.conninfo(role), autocommit=True)
+
+    def connect_sync(self, role: str) -> Connection:
+        """The same, synchronous."""
+        return psycopg.connect(self.conninfo(role), autocommit=True)
+
+    def engine(self, role: str, *, bounded: bool = True) -> Engine:
+        """Return an SQLAlchemy engine that opens a connection for each use: for questions and migrations."""
+        conninfo = self.conninfo(role, bounded=bounded)
+        return create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(conninfo), poolclass=NullPool)
+
+    @contextmanager
+    def reachable(self) -> Iterator[None]:
+        """Turn 'no connection' into DatabaseUnreachable, with the address and what to do next."""
+        try:
+            yield
+        except psycopg.OperationalError as error:
+            raise DatabaseUnreachable(
+                f"{self.address} cannot be reached: {_first_line(error)}. "
+                "Check the address (--database-url, FLEET_DATABASE_URL) and that the server is up."
+            ) from error
+
+
+def redacted(url: str) -> str:
+    """Return a URL without its password, fit for a log."""
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.replace(f":{parts.password}@", ":***@")).geturl() if parts.password else url
+
+
+def is_data_error(error: psycopg.Error) -> bool:
+    """Tell whether a statement was refused for what it carried (SQLSTATE class 22 or 23), so that a repeat is in vain."""
+    return bool(error.sqlstate) and str(error.sqlstate)[:2] in ("22", "23")
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _milliseconds(seconds: float) -> str:
+    return str(max(1, round(seconds * 1000)))

@@ -1,0 +1,79 @@
+"""Judge dead letters: put them back or lay them aside. Only the failure that the operator saw, and with a trace."""
+
+from collections.abc import Mapping
+from uuid import UUID
+
+from fleet.postgres.database import AsyncConnection, Statement, run
+
+REQUEUE = Statement("""
+WITH seen AS MATERIALIZED (
+  SELECT given.id, given.attempt
+  FROM unnest(:ids::uuid[], :attempts::int[]) AS given (id, attempt)
+), held AS MATERIALIZED (
+  SELECT task.id, task.attempt, task.queue, task.state, task.resolved_at
+  FROM fleet.task
+  WHERE task.id = ANY (:ids::uuid[])
+  ORDER BY task.id
+  FOR NO KEY UPDATE
+), requeued AS (
+  UPDATE fleet.task
+  SET state = 'QUEUED', lease_id = NULL, run_at = clock_timestamp(), finished_at = NULL, expires_at = NULL,
+      failure_code = NULL, failure_reason = NULL, failures = 0, losses = 0, cancel_requested = false
+  FROM held
+  JOIN seen ON seen.id = held.id AND seen.attempt = held.attempt
+  WHERE task.id = held.id AND held.state = 'FAILED' AND held.resolved_at IS NULL
+  RETURNING task.id, task.queue, task.attempt
+), history AS (
+  INSERT INTO fleet.audit (actor, action, subject, detail)
+  SELECT :actor::text, 'requeue', id::text, format('after attempt %s', attempt)
+  FROM requeued
+  ORDER BY id
+), announced AS MATERIALIZED (
+  SELECT pg_notify('fleet', left(queue, 1000))
+  FROM (SELECT DISTINCT queue FROM requeued) AS woken
+)
+SELECT requeued.id
+FROM requeued
+LEFT JOIN (SELECT count(*) AS number FROM announced) AS said ON true
+""")
+
+DISCARD = Statement("""
+WITH seen AS MATERIALIZED (
+  SELECT given.id, given.attempt
+  FROM unnest(:ids::uuid[], :attempts::int[]) AS given (id, attempt)
+), held AS MATERIALIZED (
+  SELECT task.id, task.attempt, task.state, task.resolved_at
+  FROM fleet.task
+  WHERE task.id = ANY (:ids::uuid[])
+  ORDER BY task.id
+  FOR NO KEY UPDATE
+), discarded AS (
+  UPDATE fleet.task
+  SET resolved_at = clock_timestamp()
+  FROM held
+  JOIN seen ON seen.id = held.id AND seen.attempt = held.attempt
+  WHERE task.id = held.id AND held.state = 'FAILED' AND held.resolved_at IS NULL
+  RETURNING task.id, task.attempt
+), history AS (
+  INSERT INTO fleet.audit (actor, action, subject, detail)
+  SELECT :actor::text, 'discard', id::text, format('after attempt %s', attempt)
+  FROM discarded
+  ORDER BY id
+)
+SELECT id FROM discarded
+""")
+
+
+async def requeue(connection: AsyncConnection, seen: Mapping[UUID, int], actor: str) -> list[UUID]:
+    """FAILED → QUEUED with fresh budgets, for tasks given with the attempt that was seen to fail. Returns those moved.
+
+    Whoever does this says that running them again is right. `attempt` goes on counting.
+    """
+    rows = await run(connection, REQUEUE, ids=list(seen), attempts=list(seen.values()), actor=actor)
+    return [row[0] for row in rows]
+
+
+async def discard(connection: AsyncConnection, seen: Mapping[UUID, int], actor: str) -> list[UUID]:
+    """FAILED stays FAILED, but is no dead letter any more. Returns those discarded."""
+    rows = await run(connection, DISCARD, ids=list(seen), attempts=list(seen.values()), actor=actor)
+    return [row[0] for row in rows]

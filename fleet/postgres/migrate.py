@@ -1,0 +1,82 @@
+"""Bring the schema up to date: one migrator at a time, patient with locks, able to print what it would do."""
+
+import io
+import time
+from importlib.resources import files
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, text
+from sqlalchemy.exc import OperationalError
+
+from fleet.errors import SchemaMismatch
+from fleet.postgres.database import Database
+
+TRIES = 10
+LOCK_TIMEOUT_MS = 2000
+MIGRATOR = 0x666C656574  # "fleet", as the number of an advisory lock
+
+
+def upgrade(database: Database) -> None:
+    """Migrate to the newest schema. Does nothing where it is there already; safe to run from many places at once.
+
+    A table that is in use is waited for 2 s at a time, so that a migration never queues up everybody behind it.
+    """
+    for tried in range(1, TRIES + 1):
+        try:
+            with database.engine("migrate", bounded=False).begin() as connection:
+                connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": MIGRATOR})
+                connection.execute(text(f"SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}"))
+                connection.execute(text("CREATE SCHEMA IF NOT EXISTS fleet"))
+                command.upgrade(_config(connection), "head")
+        except OperationalError as error:
+            if getattr(error.orig, "sqlstate", None) != "55P03" or tried == TRIES:
+                raise
+            time.sleep(0.1 * 2**tried)
+        else:
+            return
+
+
+def check(database: Database) -> str:
+    """Return the schema's revision. Raises SchemaMismatch where it is not the one that this code was written for."""
+    script = ScriptDirectory.from_config(_config())
+    wanted = script.get_current_head()
+    with database.engine("check").connect() as connection:
+        found = MigrationContext.configure(
+            connection, opts={"version_table": "fleet_alembic_version", "version_table_schema": "fleet"}
+        ).get_current_revision()
+    if found == wanted and found is not None:
+        return found
+    known = {revision.revision for revision in script.walk_revisions()}
+    if found is None:
+        raise SchemaMismatch("the database has no fleet schema yet. Run `fleet db upgrade`.")
+    if found in known:
+        raise SchemaMismatch(f"the schema is at revision {found}, this code needs {wanted}. Run `fleet db upgrade`.")
+    raise SchemaMismatch(
+        f"the schema is at revision {found}, which this version of pgfleet (schema {wanted}) does not know. Upgrade pgfleet."
+    )
+
+
+def statements() -> str:
+    """Return the SQL of the whole schema, for those who must review it."""
+    out = io.StringIO()
+    command.upgrade(_config(output=out), "head", sql=True)
+    return "CREATE SCHEMA IF NOT EXISTS fleet;\n\n" + out.getvalue()
+
+
+def _config(connection: Connection | None = None, output: io.StringIO | None = None) -> Config:
+    config = Config(output_buffer=output)
+    config.set_main_option("script_location", str(_scripts()).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    config.attributes["connection"] = connection
+    return config
+
+
+def _scripts() -> Path:
+    """Return where the migrations are: inside the installed package, or beside it in a checkout."""
+    package = Path(str(files("fleet")))
+    installed = package / "migrations"
+    return installed if installed.is_dir() else package.parent / "alembic"

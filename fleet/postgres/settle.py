@@ -1,0 +1,213 @@
+"""End attempts: succeed, or go back, fail, cancel. Fenced, in batches, and safe to send again when the answer was lost."""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from fleet.lease import Lease
+from fleet.postgres.database import AsyncConnection, Row, Statement, run
+from fleet.task import Cancelled, Errored, Outcome, Released, Settlement, State, Succeeded, Verdict
+
+# "held" has no condition but the primary key, so no statistics can lure the planner to the running index; it locks in the
+# order of ids, so no two batches deadlock; the fence is then tested on the locked, newest version. SKIP LOCKED: one row in
+# somebody's open transaction must not hold up the others. Only what was not settled is answered.
+SUCCEED = Statement("""
+WITH input AS MATERIALIZED (
+  SELECT given.id, given.attempt, given.result
+  FROM unnest(:ids::uuid[], :attempts::int[], :results::jsonb[]) AS given (id, attempt, result)
+), held AS MATERIALIZED (
+  SELECT task.id, task.attempt, task.lease_id, task.state
+  FROM fleet.task
+  WHERE task.id = ANY (:ids::uuid[])
+  ORDER BY task.id
+  FOR NO KEY UPDATE SKIP LOCKED
+), settled AS (
+  UPDATE fleet.task
+  SET state = 'SUCCEEDED', lease_id = NULL, finished_at = clock_timestamp(), result = input.result
+  FROM held
+  JOIN input ON input.id = held.id AND input.attempt = held.attempt
+  WHERE task.id = held.id AND held.state = 'RUNNING' AND held.lease_id = :lease::uuid
+  RETURNING task.id, task.attempt
+)
+SELECT input.id, input.attempt,
+  CASE WHEN held.state = 'SUCCEEDED' AND held.attempt = input.attempt THEN 'already'
+       WHEN held.id IS NULL AND EXISTS (SELECT FROM fleet.task WHERE task.id = input.id) THEN 'busy'
+       ELSE 'fenced' END AS verdict,
+  'SUCCEEDED' AS state
+FROM input
+LEFT JOIN held ON held.id = input.id
+LEFT JOIN settled ON settled.id = input.id AND settled.attempt = input.attempt
+WHERE settled.id IS NULL
+""")
+
+# The history row is written by the same statement: after a lost answer it alone can tell whether this lease ended the
+# attempt or a reaper did. A released task keeps its place, behind the cursors: the queue's generation tells them.
+GIVE_BACK = Statement("""
+WITH input AS MATERIALIZED (
+  SELECT given.id, given.attempt, given.outcome, given.delay, given.code, given.reason
+  FROM unnest(:ids::uuid[], :attempts::int[], :outcomes::text[], :delays::interval[], :codes::text[], :reasons::text[])
+    AS given (id, attempt, outcome, delay, code, reason)
+), held AS MATERIALIZED (
+  SELECT task.id, task.attempt, task.lease_id, task.state, task.queue, task.cancel_requested, task.failures, task.losses,
+    task.max_attempts
+  FROM fleet.task
+  WHERE task.id = ANY (:ids::uuid[])
+  ORDER BY task.id
+  FOR NO KEY UPDATE SKIP LOCKED
+), judged AS MATERIALIZED (
+  SELECT held.id, held.queue, input.attempt, input.outcome, input.delay, input.code, input.reason,
+    CASE WHEN input.outcome = 'cancelled' THEN 'CANCELLED'
+         WHEN input.outcome = 'error'
+              AND (input.delay IS NULL OR held.failures + held.losses + 1 >= held.max_attempts) THEN 'FAILED'
+         WHEN held.cancel_requested THEN 'CANCELLED'
+         ELSE 'QUEUED' END AS state
+  FROM held
+  JOIN input ON input.id = held.id AND input.attempt = held.attempt
+  WHERE held.state = 'RUNNING' AND held.lease_id = :lease::uuid
+), settled AS (
+  UPDATE fleet.task
+  SET state = judged.state, lease_id = NULL,
+      failures = task.failures + (judged.outcome = 'error')::int,
+      run_at = CASE WHEN judged.state = 'QUEUED' AND judged.outcome = 'error'
+                    THEN clock_timestamp() + judged.delay ELSE task.run_at END,
+      finished_at = CASE WHEN judged.state <> 'QUEUED' THEN clock_timestamp() END,
+      failure_code = CASE WHEN judged.state = 'FAILED' THEN judged.code END,
+      failure_reason = CASE WHEN judged.state = 'FAILED' THEN judged.reason END
+  FROM judged
+  WHERE task.id = judged.id
+  RETURNING task.id, task.attempt, task.state
+), history AS (
+  INSERT INTO fleet.attempt (task_id, attempt, lease_id, outcome, detail)
+  SELECT judged.id, judged.attempt, :lease::uuid, judged.outcome, judged.reason
+  FROM judged
+  ORDER BY judged.id
+), put_back AS MATERIALIZED (
+  SELECT queue.name
+  FROM fleet.queue
+  WHERE queue.name IN (SELECT queue FROM judged WHERE state = 'QUEUED' AND outcome = 'released')
+  ORDER BY queue.name
+  FOR NO KEY UPDATE
+), announced AS (
+  UPDATE fleet.queue
+  SET generation = queue.generation + 1
+  FROM put_back
+  WHERE queue.name = put_back.name
+), counted AS (
+  INSERT INTO fleet.counter AS total (writer, name, queue, reason, value)
+  SELECT :lease::uuid, 'dead_letters', queue, code, count(*)
+  FROM judged
+  WHERE state = 'FAILED'
+  GROUP BY queue, code
+  ORDER BY queue, code
+  ON CONFLICT (writer, name, queue, reason) DO UPDATE SET value = total.value + EXCLUDED.value
+)
+SELECT input.id, input.attempt,
+  CASE WHEN settled.id IS NOT NULL THEN 'settled'
+       WHEN EXISTS (SELECT FROM fleet.attempt
+                    WHERE attempt.task_id = input.id AND attempt.attempt = input.attempt AND NOT attempt.late
+                      AND attempt.lease_id = :lease::uuid AND attempt.outcome = input.outcome) THEN 'already'
+       WHEN held.id IS NULL AND EXISTS (SELECT FROM fleet.task WHERE task.id = input.id) THEN 'busy'
+       ELSE 'fenced' END AS verdict,
+  coalesce(settled.state, held.state) AS state
+FROM input
+LEFT JOIN held ON held.id = input.id
+LEFT JOIN settled ON settled.id = input.id AND settled.attempt = input.attempt
+""")
+
+RECORD_LATE = Statement("""
+WITH late AS (
+  INSERT INTO fleet.attempt (task_id, attempt, late, lease_id, outcome, detail)
+  SELECT given.id, given.attempt, true, :lease::uuid, given.outcome, given.detail
+  FROM unnest(:ids::uuid[], :attempts::int[], :outcomes::text[], :details::text[]) AS given (id, attempt, outcome, detail)
+  ORDER BY given.id
+  ON CONFLICT DO NOTHING
+  RETURNING task_id
+)
+INSERT INTO fleet.counter AS total (writer, name, queue, reason, value)
+SELECT :lease::uuid, 'fence_rejections', given.queue, '', count(*)
+FROM late
+JOIN unnest(:ids::uuid[], :queues::text[]) AS given (id, queue) ON given.id = late.task_id
+GROUP BY given.queue
+ORDER BY given.queue
+ON CONFLICT (writer, name, queue, reason) DO UPDATE SET value = total.value + EXCLUDED.value
+""")
+
+Answers = dict[tuple[UUID, int], tuple[Verdict, State]]
+_DONE = (Verdict.SETTLED, State.SUCCEEDED)
+
+
+async def succeed(connection: AsyncConnection, lease: Lease, settlements: Sequence[Settlement]) -> Answers:
+    """RUNNING → SUCCEEDED with the results, for attempts held under this lease; one answer for each (task id, attempt).
+
+    FENCED where the attempt is not this lease's any more: nothing was changed. Raises psycopg.DataError when a result
+    cannot be stored; then nothing was written.
+    """
+    answers = {(task.id, task.attempt): _DONE for task, _ in settlements}
+    rows = await run(
+        connection,
+        SUCCEED,
+        lease=lease.id,
+        ids=[settlement.task.id for settlement in settlements],
+        attempts=[settlement.task.attempt for settlement in settlements],
+        results=[_result(settlement.outcome) for settlement in settlements],
+    )
+    return answers | _answers(rows)
+
+
+async def give_back(connection: AsyncConnection, lease: Lease, settlements: Sequence[Settlement]) -> Answers:
+    """RUNNING → QUEUED, FAILED or CANCELLED, as each outcome, the budget and a request to cancel decide.
+
+    Believe FENCED on a repeat only after one more try: the history row of the first try may be newer than the
+    snapshot of the second.
+    """
+    outcomes = [settlement.outcome for settlement in settlements]
+    rows = await run(
+        connection,
+        GIVE_BACK,
+        lease=lease.id,
+        ids=[settlement.task.id for settlement in settlements],
+        attempts=[settlement.task.attempt for settlement in settlements],
+        outcomes=[_name(outcome) for outcome in outcomes],
+        delays=[outcome.delay if isinstance(outcome, Errored) else None for outcome in outcomes],
+        codes=[outcome.code.value if isinstance(outcome, Errored) else None for outcome in outcomes],
+        reasons=[_reason(outcome) for outcome in outcomes],
+    )
+    return _answers(rows)
+
+
+async def record_late(connection: AsyncConnection, lease: Lease, settlements: Sequence[Settlement]) -> None:
+    """Keep refused reports in the tasks' history, and count them. Safe to repeat."""
+    await run(
+        connection,
+        RECORD_LATE,
+        lease=lease.id,
+        ids=[settlement.task.id for settlement in settlements],
+        attempts=[settlement.task.attempt for settlement in settlements],
+        outcomes=[_name(settlement.outcome) for settlement in settlements],
+        details=[_reason(settlement.outcome) for settlement in settlements],
+        queues=[settlement.task.queue for settlement in settlements],
+    )
+
+
+def _answers(rows: Sequence[Row]) -> Answers:
+    return {(row[0], row[1]): (Verdict(row[2]), State(row[3] or State.QUEUED)) for row in rows}
+
+
+def _result(outcome: Outcome) -> str:
+    assert isinstance(outcome, Succeeded)  # noqa: S101 - the settler sorts them
+    return outcome.result
+
+
+def _reason(outcome: Outcome) -> str | None:
+    return None if isinstance(outcome, Succeeded) else outcome.reason
+
+
+def _name(outcome: Outcome) -> str:
+    match outcome:
+        case Succeeded():
+            return "succeeded"
+        case Errored():
+            return "error"
+        case Released():
+            return "released"
+        case Cancelled():
+            return "cancelled"

@@ -1,0 +1,146 @@
+"""Put tasks into the queue: one, in whatever transaction; or very many by COPY."""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from fleet.errors import IdempotencyConflict
+from fleet.postgres.database import AsyncConnection, Row, Statement
+from fleet.task import MAX_ATTEMPTS_OTHERWISE, MAX_LOSSES, PRIORITY_DEFAULT
+
+SUBMIT = Statement("""
+INSERT INTO fleet.task (id, queue, name, args, priority, idempotent, max_attempts, max_losses, timeout, run_at, expires_at)
+SELECT :id::uuid, :queue::text, :name::text, :args::jsonb, :priority::smallint, :idempotent::boolean, :max_attempts::int,
+  :max_losses::int, :timeout::interval,
+  coalesce(clock.now + :delay::interval, :run_at::timestamptz, clock.now), :expires_at::timestamptz
+FROM (SELECT clock_timestamp() AS now) AS clock
+RETURNING id, true AS created, true AS same_request
+""")
+
+# DO UPDATE with no effect, instead of DO NOTHING: that one waits for the other inserter and then cannot see its row.
+SUBMIT_ONCE = Statement("""
+WITH submitted AS (
+  INSERT INTO fleet.submission AS first (scope, key, task_id, fingerprint)
+  VALUES (:scope::text, :key::text, :id::uuid, :fingerprint::text)
+  ON CONFLICT (scope, key) DO UPDATE SET key = EXCLUDED.key
+  RETURNING first.task_id, first.fingerprint
+), created AS (
+  INSERT INTO fleet.task (id, queue, name, args, priority, idempotent, max_attempts, max_losses, timeout, run_at, expires_at)
+  SELECT :id::uuid, :queue::text, :name::text, :args::jsonb, :priority::smallint, :idempotent::boolean, :max_attempts::int,
+    :max_losses::int, :timeout::interval,
+    coalesce(clock.now + :delay::interval, :run_at::timestamptz, clock.now), :expires_at::timestamptz
+  FROM submitted
+  CROSS JOIN (SELECT clock_timestamp() AS now) AS clock
+  WHERE submitted.task_id = :id::uuid
+  RETURNING id
+)
+SELECT submitted.task_id, created.id IS NOT NULL AS created, submitted.fingerprint = :fingerprint::text AS same_request
+FROM submitted
+LEFT JOIN created ON true
+""")
+
+COPY = b"""
+COPY fleet.task (id, queue, name, args, priority, idempotent, max_attempts, max_losses, timeout, run_at, expires_at)
+FROM STDIN
+"""
+
+
+PROGRESS_EVERY = 5000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """One task to be: everything that its row begins with. `args` is JSON text; `delay` goes before `run_at`."""
+
+    id: UUID
+    queue: str
+    name: str
+    args: str
+    priority: int = PRIORITY_DEFAULT
+    idempotent: bool | None = None
+    max_attempts: int = MAX_ATTEMPTS_OTHERWISE
+    max_losses: int = MAX_LOSSES
+    timeout: timedelta | None = None
+    delay: timedelta | None = None
+    run_at: datetime | None = None
+    expires_at: datetime | None = None
+    key: str | None = None
+    scope: str = ""
+
+    @property
+    def fingerprint(self) -> str:
+        """What makes two requests the same: all that the submitter said, but no moments, which move between tries."""
+        said = [self.queue, self.name, json.loads(self.args), self.priority, self.idempotent, self.max_attempts, self.max_losses]
+        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+
+
+def statement(submission: Submission) -> tuple[Statement, dict[str, Any]]:
+    """Return what to run, in any transaction, to submit one task; `accepted` reads its answer."""
+    values: dict[str, Any] = {
+        "id": str(submission.id),
+        "queue": submission.queue,
+        "name": submission.name,
+        "args": submission.args,
+        "priority": submission.priority,
+        "idempotent": submission.idempotent,
+        "max_attempts": submission.max_attempts,
+        "max_losses": submission.max_losses,
+        "timeout": _interval(submission.timeout),
+        "delay": _interval(submission.delay),
+        "run_at": submission.run_at.isoformat() if submission.run_at else None,
+        "expires_at": submission.expires_at.isoformat() if submission.expires_at else None,
+    }
+    if submission.key is None:
+        return SUBMIT, values
+    once = {"scope": submission.scope, "key": submission.key, "fingerprint": submission.fingerprint}
+    return SUBMIT_ONCE, values | once
+
+
+def accepted(submission: Submission, row: Row) -> tuple[UUID, bool]:
+    """Return the task's id and whether this submission made it. Raises IdempotencyConflict for another request."""
+    task_id, created, same_request = row
+    if not same_request:
+        raise IdempotencyConflict(submission.key or "", UUID(str(task_id)))
+    return UUID(str(task_id)), created
+
+
+async def copy(connection: AsyncConnection, submissions: Iterable[Submission], progress: Callable[[int], None]) -> None:
+    """Write many tasks by one COPY, in the order given: all or nothing. Idempotency keys are not looked at.
+
+    `progress` is called now and then with the number of rows sent so far.
+    """
+    async with connection.cursor() as cursor:
+        await cursor.execute("SELECT clock_timestamp()")
+        row = await cursor.fetchone()
+        now: datetime = row[0] if row else datetime.now(UTC)
+        async with cursor.copy(COPY) as stream:
+            count = 0
+            for count, submission in enumerate(submissions, 1):
+                await stream.write_row(_copied(submission, now))
+                if count % PROGRESS_EVERY == 0:
+                    progress(count)
+        progress(count)
+
+
+def _copied(submission: Submission, now: datetime) -> tuple[object, ...]:
+    return (
+        submission.id,
+        submission.queue,
+        submission.name,
+        submission.args,
+        submission.priority,
+        submission.idempotent,
+        submission.max_attempts,
+        submission.max_losses,
+        submission.timeout,
+        now + submission.delay if submission.delay is not None else submission.run_at or now,
+        submission.expires_at,
+    )
+
+
+def _interval(value: timedelta | None) -> str | None:
+    return None if value is None else f"{value.total_seconds()} seconds"

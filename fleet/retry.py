@@ -1,0 +1,31 @@
+"""What a handler may raise to say what follows, and how long a task waits between two tries."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+
+class Retry(Exception):  # noqa: N818 - a signal, not an error
+    """Raise it to have the task tried again, `after` so long (default: the back-off). Counts as an attempt."""
+
+    def __init__(self, reason: str = "", *, after: timedelta | float | None = None) -> None:
+        super().__init__(reason or "the handler asked for a retry")
+        self.after = timedelta(seconds=after) if isinstance(after, int | float) else after
+
+
+class Fail(Exception):  # noqa: N818
+    """Raise it to have the task end FAILED at once, with this reason and whatever its budget."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackOff:
+    """`base` · 2ⁿ up to `cap`, spread by `jitter` (0.2: between 80 % and 120 %)."""
+
+    base: timedelta
+    cap: timedelta
+    jitter: float = 0.2
+
+    def delay(self, failures: int, chance: float) -> timedelta:
+        """The wait after this many earlier failures. `chance` lies in [0, 1]: 0.5 is no jitter."""
+        doublings = min(failures, 60)
+        spread = 1 + self.jitter * (2 * chance - 1)
+        return min(self.base * 2**doublings, self.cap) * spread

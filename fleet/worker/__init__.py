@@ -1,0 +1,1 @@
+"""A running worker process. No SQL here."""

@@ -1,0 +1,226 @@
+"""Keeps the slots filled: claims when there is room, peeks while there is nothing, sleeps when nothing comes."""
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import psycopg
+
+from fleet.config import Settings
+from fleet.events import Events, TasksClaimed, TasksReconciled
+from fleet.handler import Handler
+from fleet.lease import Lease
+from fleet.postgres import claim, heartbeat, listen
+from fleet.postgres.database import AsyncConnection, Database
+from fleet.retry import BackOff
+from fleet.task import Released, Settlement
+from fleet.worker.keeper import Keeper
+from fleet.worker.lanes import Lanes
+from fleet.worker.loop import jittered, pause, trouble
+from fleet.worker.settler import Settler
+from fleet.worker.slots import Slots
+
+AWAKE_SECONDS = 0.05  # so long without work before this worker says that it sleeps
+UNSETTLED_MAX = 4  # times the slots: no more claims while so much waits to be settled
+
+
+class Claimer:
+    """The only one who claims, and so the only one who may ask what this lease holds without anybody knowing."""
+
+    def __init__(
+        self,
+        database: Database,
+        handlers: Mapping[str, Handler],
+        queues: Sequence[str],
+        settings: Settings,
+        events: Events,
+        keeper: Keeper,
+        slots: Slots,
+        settler: Settler,
+    ) -> None:
+        self.wake = asyncio.Event()  # something may have come in
+        self.listening: Callable[[], bool] = lambda: False
+        self._database = database
+        self._flags = {name: handler.idempotent for name, handler in handlers.items()}
+        self._lanes = Lanes(queues)
+        self._settings = settings
+        self._events = events
+        self._keeper = keeper
+        self._slots = slots
+        self._settler = settler
+        self._backoff = BackOff(settings.backoff_base, settings.ttl / 3)
+        self._connection: AsyncConnection | None = None
+        self._ending = False
+        self._checks: list[float] = []  # when to look for tasks whose claim was answered to nobody
+        self._due_at: float | None = None  # when something is known to become due here
+        self._troubles = 0
+
+    def end(self) -> None:
+        """Claim no more; `run` returns when the statement that is under way has been answered."""
+        self._ending = True
+        self.wake.set()
+        self._slots.changed.set()
+
+    def expect(self, seconds: float) -> None:
+        """Something becomes due in so many seconds: be there."""
+        due_at = time.monotonic() + seconds
+        self._due_at = due_at if self._due_at is None else min(self._due_at, due_at)
+        self.wake.set()
+
+    async def run(self) -> None:
+        """Claim, until `end`."""
+        while not self._ending:
+            try:
+                await self._turn()
+                self._troubles = 0
+            except psycopg.Error as error:
+                self._events.emit(trouble("claim", error))
+                await self._disconnect()
+                await pause(self._backoff.delay(self._troubles, random.random()).total_seconds())
+                self._troubles += 1
+
+    async def drain(self, lease: Lease) -> None:
+        """Give up the right to claim, and hand back what nobody knows of. Call it after `run` has returned."""
+        connection = await self._connect()
+        await heartbeat.drain(connection, lease.id)
+        if self._checks:
+            await self._reconcile(connection, lease)
+
+    async def close_lease(self, lease: Lease) -> None:
+        """DRAINING → RELEASED: nothing is held any more."""
+        await heartbeat.close(await self._connect(), lease)
+
+    async def close(self) -> None:
+        await self._disconnect()
+
+    async def _turn(self) -> None:
+        await self._room()
+        lease = self._keeper.lease
+        if self._ending:
+            return
+        if lease is None or not self._keeper.holds(lease):
+            await self._keeper.renewal()
+            return
+        connection = await self._connect()
+        if self._checks and self._checks[0] <= time.monotonic():
+            await self._reconcile(connection, lease)
+        if not await self._claim(connection, lease):
+            await self._rest(connection, lease)
+
+    async def _room(self) -> None:
+        """Wait until a slot is free and the settler keeps up."""
+        while not self._ending:
+            self._slots.changed.clear()
+            self._settler.settled.clear()
+            if self._slots.free <= 0:
+                await self._slots.changed.wait()
+            elif self._settler.unsettled >= UNSETTLED_MAX * self._settings.slots:
+                await self._settler.settled.wait()
+            else:
+                return
+
+    async def _claim(self, connection: AsyncConnection, lease: Lease) -> bool:
+        """Claim once; False where nothing was there."""
+        sent = time.monotonic()
+        free, lanes = self._slots.free, self._lanes.order(sent)
+        try:
+            claimed = await claim.claim(connection, lease, lanes, self._flags, free)
+        except psycopg.Error:
+            # Nobody knows whether it took something. A proxy may even deliver it later: hence more than one look.
+            again = self._settings.renew_every.total_seconds()
+            self._checks = [sent, sent + again, sent + 2 * again]
+            raise
+        if claimed is None:
+            await self._keeper.renewal()
+            return True
+        now = time.monotonic()
+        self._lanes.learn(
+            lanes,
+            claimed.tasks,
+            full=len(claimed.tasks) == free,
+            seen=claimed.seen,
+            generations=claimed.generations,
+            cost=now - sent,
+            now=now,
+        )
+        if not claimed.tasks:
+            return False
+        claimed.tasks.sort(key=lambda task: (task.priority, task.run_at, task.id))
+        self._slots.put(claimed.tasks)
+        self._events.emit(TasksClaimed(len(claimed.tasks), now - sent))
+        return True
+
+    async def _peek(self, connection: AsyncConnection) -> float | None:
+        """Return how many seconds to sleep before the next look, or None where there is something to claim."""
+        sent = time.monotonic()
+        lanes = self._lanes.order(sent)
+        peeked = await claim.peek(connection, lanes, list(self._flags))
+        if peeked.ready:
+            return None
+        now = time.monotonic()
+        self._lanes.learn(
+            lanes, [], full=False, seen=peeked.seen, generations=peeked.generations, cost=now - sent, now=now
+        )
+        longest = jittered(self._settings.poll_listening if self.listening() else self._settings.poll)
+        due = [peeked.next_due_seconds] if peeked.next_due_seconds is not None else []
+        if self._due_at is not None:
+            due.append(self._due_at - now)
+            if self._due_at <= now:
+                self._due_at = None
+        return max(0.001, min([longest, *due]))
+
+    async def _rest(self, connection: AsyncConnection, lease: Lease) -> None:
+        """Return when there is something to claim, or a reason to look into the lease again."""
+        seconds = 0.005
+        while seconds < AWAKE_SECONDS and not self._ending:
+            self.wake.clear()
+            if await self._peek(connection) is None:
+                return
+            await pause(seconds, self.wake)
+            seconds *= 2
+        idle = self.listening()
+        if idle:
+            await listen.set_idle(connection, lease.id, idle=True)
+            await self._wait_for_blind_inserts(connection)
+        try:
+            while not self._ending and self._keeper.holds(lease) and not self._checks:
+                self.wake.clear()
+                sleep = await self._peek(connection)
+                if sleep is None:
+                    return
+                await pause(sleep, self.wake)
+        finally:
+            if idle:
+                await listen.set_idle(connection, lease.id, idle=False)
+
+    async def _wait_for_blind_inserts(self, connection: AsyncConnection) -> None:
+        """Peek until every insert that could not see this worker's idleness has ended: none of them will notify."""
+        mark = await listen.barrier(connection)
+        seconds = 0.005
+        while not self._ending and not await listen.passed(connection, mark):
+            self.wake.clear()
+            if await self._peek(connection) is None:
+                return
+            await pause(seconds, self.wake)
+            seconds = min(2 * seconds, self._settings.poll.total_seconds())
+
+    async def _reconcile(self, connection: AsyncConnection, lease: Lease) -> None:
+        """Hand back what this lease holds and nobody here has heard of."""
+        lost = await claim.reconcile(connection, lease, self._slots.held() + self._settler.held())
+        for task in lost:
+            self._settler.put(Settlement(task, Released("the answer to its claim was lost")))
+        if lost:
+            self._events.emit(TasksReconciled(len(lost)))
+        del self._checks[:1]
+
+    async def _connect(self) -> AsyncConnection:
+        if self._connection is None:
+            self._connection = await self._database.connect("claim")
+        return self._connection
+
+    async def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
+

@@ -1,0 +1,103 @@
+"""Where to look for due tasks: one cursor for each lane (a priority of a queue). Pure bookkeeping.
+
+Dead versions of everything already claimed lie at the head of the index, and another session's old snapshot keeps them
+there. So a claim goes on where the last one ended, and looks from the head only when that is owed and affordable.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+
+from fleet.postgres.claim import HEAD, Lane, Position
+from fleet.task import PRIORITIES, ClaimedTask
+
+TRAILING = timedelta(seconds=2)  # commits that come late are still found by the cursor within this time
+HEAD_SCAN_EVERY_SECONDS = 1.0
+HEAD_SCAN_SHARE = 20  # after a scan that cost c, the next not before 20 c
+BACKWARDS_EVERY = 16  # so often the least urgent go first, and nothing waits for ever
+
+
+class _Cursor:
+    __slots__ = ("affordable_at", "generation", "position", "scan_at")
+
+    def __init__(self) -> None:
+        self.position: Position = HEAD
+        self.generation: int | None = None  # the queue's, as of the last scan from the head
+        self.scan_at = 0.0
+        self.affordable_at = 0.0
+
+
+class Lanes:
+    """The cursors of one worker. `now` is a monotonic clock in seconds."""
+
+    def __init__(self, queues: Sequence[str]) -> None:
+        self._queues = list(queues)
+        self._cursors = {(queue, priority): _Cursor() for queue in queues for priority in PRIORITIES}
+        self._generations: Mapping[str, int] = {}
+        self._seen: datetime | None = None
+        self._turn = 0
+
+    def order(self, now: float) -> list[Lane]:
+        """Return the lanes as the next claim should visit them: priorities in order, queues taking turns."""
+        first = self._turn % len(self._queues)
+        queues = self._queues[first:] + self._queues[:first]
+        backwards = self._turn % BACKWARDS_EVERY == BACKWARDS_EVERY - 1
+        priorities = reversed(PRIORITIES) if backwards else PRIORITIES
+        return [
+            Lane(queue, priority, self._position(queue, priority, now)) for priority in priorities for queue in queues
+        ]
+
+    def _position(self, queue: str, priority: int, now: float) -> Position:
+        cursor = self._cursors[queue, priority]
+        moved = self._generations.get(queue) != cursor.generation
+        return HEAD if now >= cursor.scan_at or (moved and now >= cursor.affordable_at) else cursor.position
+
+    def learn(
+        self,
+        visited: Sequence[Lane],
+        tasks: Sequence[ClaimedTask],
+        *,
+        full: bool,
+        seen: datetime,
+        generations: Mapping[str, int],
+        cost: float,
+        now: float,
+    ) -> None:
+        """Move the cursors by what a claim (or a peek that found nothing) brought.
+
+        `full`: it brought all that was asked for, so the lanes behind the last one with tasks were not visited.
+        """
+        self._turn += 1
+        self._generations = generations
+        if self._seen is not None and seen < self._seen:
+            self._start_again()
+        self._seen = seen
+        last = _last_keys(tasks)
+        exhausted = Position((seen - TRAILING).isoformat(), HEAD.id)
+        unfinished = len(last) if full else -1
+        for lane in visited:
+            key = last.get((lane.queue, lane.priority))
+            unfinished -= key is not None
+            cursor = self._cursors[lane.queue, lane.priority]
+            if lane.position == HEAD:
+                cursor.generation = generations.get(lane.queue)
+                cursor.affordable_at = now + HEAD_SCAN_SHARE * cost
+                cursor.scan_at = now + max(HEAD_SCAN_EVERY_SECONDS, HEAD_SCAN_SHARE * cost)
+            if unfinished == 0:
+                if key is not None:
+                    cursor.position = key
+                return
+            cursor.position = exhausted
+
+    def _start_again(self) -> None:
+        for cursor in self._cursors.values():
+            cursor.position, cursor.scan_at = HEAD, 0.0
+
+
+def _last_keys(tasks: Sequence[ClaimedTask]) -> dict[tuple[str, int], Position]:
+    last: dict[tuple[str, int], ClaimedTask] = {}
+    for task in tasks:
+        lane = (task.queue, task.priority)
+        known = last.get(lane)
+        if known is None or (task.run_at, task.id) > (known.run_at, known.id):
+            last[lane] = task
+    return {lane: Position(task.run_at.isoformat(), task.id) for lane, task in last.items()}

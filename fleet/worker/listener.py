@@ -1,0 +1,51 @@
+"""Hears notifications on a connection of its own. Optional: polling is the truth, this only makes it quick."""
+
+import random
+from collections.abc import Callable, Collection
+
+import psycopg
+
+from fleet.config import Settings
+from fleet.events import Events
+from fleet.postgres import listen
+from fleet.postgres.database import Database
+from fleet.retry import BackOff
+from fleet.worker.loop import pause, trouble
+
+
+class Listener:
+    """Calls `wake` whenever one of the queues is announced, and once after each new connection."""
+
+    def __init__(
+        self, database: Database, queues: Collection[str], settings: Settings, events: Events, wake: Callable[[], None]
+    ) -> None:
+        self._up = False
+        self._database = database
+        self._queues = {queue[:1000] for queue in queues}
+        self._settings = settings
+        self._events = events
+        self._wake = wake
+        self._backoff = BackOff(settings.backoff_base, settings.ttl / 3)
+
+    def up(self) -> bool:
+        """Whether notifications are coming in."""
+        return self._up
+
+    async def run(self) -> None:
+        """Listen, for ever; after a break listen again and wake at once, for what was missed."""
+        tries = 0
+        while True:
+            try:
+                async with await self._database.connect("listen") as connection:
+                    await listen.listen(connection)
+                    self._up, tries = True, 0
+                    self._wake()
+                    async for notification in connection.notifies():
+                        if notification.payload in self._queues:
+                            self._wake()
+            except psycopg.Error as error:
+                self._events.emit(trouble("listen", error))
+            finally:
+                self._up = False
+            await pause(self._backoff.delay(tries, random.random()).total_seconds())
+            tries += 1

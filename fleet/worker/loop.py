@@ -1,0 +1,52 @@
+"""The one periodic loop, and the only place in a worker that sleeps."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+
+import psycopg
+
+from fleet.events import DatabaseTrouble, Events
+
+JITTER = 0.1
+
+
+async def every(period: timedelta, step: Callable[[], Awaitable[object]], events: Events, name: str) -> None:
+    """Run `step` again and again, about `period` apart, for ever. The database's troubles are told and outlived."""
+    while True:
+        await asyncio.sleep(jittered(period))
+        await attempt(step, events, name)
+
+
+async def attempt(step: Callable[[], Awaitable[object]], events: Events, name: str) -> bool:
+    """Run `step` once; False, and an event, where the database did not let it."""
+    try:
+        await step()
+    except psycopg.Error as error:
+        events.emit(trouble(name, error))
+        return False
+    return True
+
+
+async def pause(seconds: float, wake: asyncio.Event | None = None) -> None:
+    """Wait so long, or until `wake` is set."""
+    if wake is None:
+        await asyncio.sleep(seconds)
+        return
+    try:
+        async with asyncio.timeout(seconds):
+            await wake.wait()
+    except TimeoutError:
+        pass
+
+
+def jittered(period: timedelta) -> float:
+    """Return the period in seconds, up to a tenth shorter, so that processes started together drift apart."""
+    return period.total_seconds() * (1 - JITTER * random.random())
+
+
+def trouble(operation: str, error: BaseException) -> DatabaseTrouble:
+    """Describe a database error in one line."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return DatabaseTrouble(operation, lines[0])

@@ -1,0 +1,262 @@
+"""One worker: its parts put together, started in order, and drained in order."""
+
+import asyncio
+import os
+import random
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import Any
+from uuid import UUID
+
+import anyio
+import psycopg
+from uuid_utils.compat import uuid7
+
+from fleet.config import Settings
+from fleet.errors import ConfigurationError
+from fleet.events import DrainStarted, Event, Events, LeaseInDoubt, TaskSettled
+from fleet.handler import Handler
+from fleet.lease import Lease
+from fleet.postgres import claim, heartbeat
+from fleet.postgres.database import Database
+from fleet.retry import BackOff
+from fleet.task import ClaimedTask, Errored, FailureCode, Released, State
+from fleet.worker.claimer import Claimer
+from fleet.worker.keeper import Callbacks, Keeper
+from fleet.worker.listener import Listener
+from fleet.worker.loop import attempt, pause, trouble
+from fleet.worker.maintenance import Maintenance
+from fleet.worker.settler import Settler
+from fleet.worker.slots import Execution, Slots, Stop
+
+Lifespan = Callable[[], AbstractAsyncContextManager[Any]]
+
+
+@asynccontextmanager
+async def no_lifespan() -> AsyncIterator[None]:
+    """Open nothing."""
+    yield
+
+
+class Worker:
+    """Runs the handlers of one app under one lease at a time. `async with Worker(...) as worker: await worker.wait()`.
+
+    Entering raises DatabaseUnreachable where there is no database, and whatever the lifespan raises. From then on no
+    outage ends it: only `drain` does, and leaving the block, which drains.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        handlers: Mapping[str, Handler],
+        settings: Settings,
+        *,
+        queues: Sequence[str] = (),
+        name: str | None = None,
+        lifespan: Lifespan = no_lifespan,
+        version: str = "",
+        events: Events | None = None,
+    ) -> None:
+        if not handlers:
+            raise ConfigurationError("a worker needs at least one task to run: declare one with @app.task")
+        self.events = events or Events()
+        self.queues = tuple(sorted(set(queues) or {handler.queue for handler in handlers.values()}))
+        self.name = name or f"worker-{os.getpid()}"
+        self.stuck = False  # a handler cannot be ended: the process must exit without waiting for it
+        self._database = database
+        self._handlers = dict(handlers)
+        self._settings = settings
+        self._lifespan = lifespan
+        self._version = version
+        self._stack = AsyncExitStack()
+        self._drain = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._drained = asyncio.Event()
+
+    @property
+    def lease(self) -> Lease | None:
+        """The lease held now; None between two."""
+        return self._keeper.lease
+
+    async def __aenter__(self) -> "Worker":
+        self._build()
+        state = await self._stack.enter_async_context(self._lifespan())
+        self._slots.state = state
+        with self._database.reachable():
+            await self._keeper.start()
+        self._group = await self._stack.enter_async_context(anyio.create_task_group())
+        self._group.start_soon(self._live, name="fleet worker")
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self.drain("the program left it")
+        try:
+            await self._drained.wait()
+        finally:
+            await self._stack.aclose()
+
+    async def wait(self) -> None:
+        """Return when the worker has drained."""
+        await self._drained.wait()
+
+    def drain(self, why: str) -> None:
+        """Claim no more, let running handlers end, give the lease up. Called again, it waits no longer for handlers."""
+        if self._drain.is_set():
+            self._hurry.set()
+            return
+        self._drain.set()
+        self.events.emit(DrainStarted(why))
+
+    def _build(self) -> None:
+        settings, events = self._settings, self.events
+        backoff = BackOff(settings.backoff_base, settings.ttl / 3)
+        identity = heartbeat.Identity(
+            self.name, socket.gethostname(), os.getpid(), self._version, self.queues, settings.slots
+        )
+        callbacks = Callbacks(self._lease_granted, self._lease_lost, self._drain_asked, self._cancel_asked)
+        self._keeper = Keeper(self._database, identity, settings, events, callbacks)
+        self._settler = Settler(self._database, events, backoff)
+        self._slots = Slots(
+            self._handlers,
+            settings,
+            events,
+            report=self._settler.put,
+            may_start=self._may_start,
+            fetch_args=self._fetch_args,
+            on_stuck=self._on_stuck,
+        )
+        self._claimer = Claimer(
+            self._database, self._handlers, self.queues, settings, events, self._keeper, self._slots, self._settler
+        )
+        self._listener = Listener(self._database, self.queues, settings, events, self._claimer.wake.set)
+        self._claimer.listening = self._listener.up
+        self._maintenance = Maintenance(
+            self._database, settings, events, me=self._me, reclaimed=self._expect_retry
+        )
+        events.subscribe(self._notice)
+
+    async def _live(self) -> None:
+        """Run all parts until a drain is asked for, then drain and stop them."""
+        async with anyio.create_task_group() as parts:
+            for number in range(self._settings.slots):
+                parts.start_soon(self._slots.run, name=f"fleet slot {number}")
+            for part in (self._settler.run, self._listener.run, self._maintenance.run, self._watch_tenure):
+                parts.start_soon(part)
+            claiming = asyncio.ensure_future(self._claimer.run())
+            await self._drain.wait()
+            self._claimer.end()
+            await claiming
+            await self._drain_in_order()
+            parts.cancel_scope.cancel()
+        await self._close()
+        self._drained.set()
+
+    async def _drain_in_order(self) -> None:
+        """DRAINING, hand back, let handlers end, settle, RELEASED: each step bounded, so that a drain always ends."""
+        patience = self._settings.drain_timeout.total_seconds()
+        lease = self._keeper.lease
+        if lease is not None:
+            await attempt(lambda: self._claimer.drain(lease), self.events, "drain")
+        self._slots.hand_back_waiting("the worker was shut down before the task started")
+        await self._until(lambda: not self._slots.busy, patience, self._slots.changed, self._hurry)
+        self._slots.interrupt(Stop.DRAIN, lambda execution: True)
+        grace = min(patience, self._settings.margin.total_seconds())
+        await self._until(lambda: not self._slots.busy, grace, self._slots.changed)
+        for execution in self._slots.executions():
+            self.stuck = True
+            self._slots.settle_early(execution, _interrupted(execution.task))
+        await self._until(lambda: self._settler.unsettled == 0, patience, self._settler.settled)
+        if lease is not None and self._settler.unsettled == 0:
+            await attempt(lambda: self._claimer.close_lease(lease), self.events, "close")
+
+    async def _until(
+        self, done: Callable[[], bool], seconds: float, changed: asyncio.Event, hurry: asyncio.Event | None = None
+    ) -> None:
+        deadline = time.monotonic() + seconds
+        while not done() and (hurry is None or not hurry.is_set()):
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                return
+            changed.clear()
+            await pause(min(remaining, self._settings.poll.total_seconds()), changed)
+
+    async def _close(self) -> None:
+        await self._keeper.stop()
+        for part in (self._claimer, self._settler, self._maintenance):
+            await part.close()
+        self._slots.close()
+
+    async def _watch_tenure(self) -> None:
+        """When the local deadline passes, stop what may be run again elsewhere; the rest goes on, its result is welcome."""
+        doubted: Lease | None = None
+        while True:
+            lease, remaining = self._keeper.lease, self._keeper.tenure.remaining(time.monotonic())
+            if lease is not None and remaining <= 0 and doubted is not lease:
+                doubted = lease
+                self.events.emit(LeaseInDoubt(lease))
+                self._slots.interrupt(Stop.LEASE, lambda execution: execution.task.repeatable)
+                self._slots.hand_back_waiting(Stop.LEASE.value)
+            elif remaining > 0:
+                doubted = None
+            await pause(max(0.01, remaining) if remaining > 0 else self._settings.poll.total_seconds())
+
+    def _lease_granted(self, lease: Lease) -> None:
+        self._claimer.wake.set()
+
+    def _lease_lost(self, lease: Lease) -> None:
+        self._slots.hand_back_waiting(Stop.LEASE.value)
+        self._slots.interrupt(Stop.LEASE, lambda execution: execution.task.repeatable and execution.task.lease is lease)
+        self._claimer.wake.set()
+
+    def _drain_asked(self, why: str) -> None:
+        if not self._drain.is_set():
+            self.drain(why)
+
+    def _cancel_asked(self, cancels: frozenset[tuple[UUID, int]]) -> None:
+        self._slots.interrupt(Stop.CANCEL, lambda execution: (execution.task.id, execution.task.attempt) in cancels)
+
+    def _may_start(self, lease: Lease) -> bool:
+        return self._keeper.holds(lease)
+
+    async def _fetch_args(self, task: ClaimedTask) -> str | None:
+        """Fetch large arguments on a connection of its own, so that megabytes on their way hold up nobody."""
+        tries = 0
+        while True:
+            try:
+                async with await self._database.connect("fetch") as connection:
+                    return await claim.fetch_args(connection, task)
+            except psycopg.Error as error:
+                self.events.emit(trouble("fetch", error))
+            if not self._keeper.holds(task.lease):
+                return "{}"  # it will be handed back, not started
+            delay = BackOff(self._settings.backoff_base, self._settings.ttl / 3).delay(tries, random.random())
+            await pause(delay.total_seconds())
+            tries += 1
+
+    def _on_stuck(self, task: ClaimedTask) -> None:
+        self.stuck = True
+        self._drain_asked(f"task {task.id} ({task.name}) is past its time limit and cannot be stopped")
+
+    def _notice(self, event: Event) -> None:
+        """A task of ours that waits for its retry is known here: no need to find it by polling."""
+        if isinstance(event, TaskSettled) and event.state is State.QUEUED:
+            outcome = event.settlement.outcome
+            delay = outcome.delay if isinstance(outcome, Errored) else None
+            self._claimer.expect(delay.total_seconds() if delay else 0.0)
+
+    def _expect_retry(self) -> None:
+        self._claimer.expect(self._settings.backoff_base.total_seconds())
+
+    def _me(self) -> UUID:
+        """Who counts and reaps: the lease, or, between two, a name that nobody else has."""
+        lease = self._keeper.lease
+        return lease.id if lease is not None else self._nobody
+
+    _nobody = uuid7()
+
+
+def _interrupted(task: ClaimedTask) -> Released | Errored:
+    reason = Stop.DRAIN.value
+    return Released(reason) if task.repeatable else Errored(FailureCode.INTERRUPTED, reason, None)

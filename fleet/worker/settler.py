@@ -1,0 +1,149 @@
+"""Writes the ends of attempts: whenever it is free it takes everything that waits, and writes it in one statement each."""
+
+import asyncio
+import random
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Sequence
+from uuid import UUID
+
+import psycopg
+
+from fleet.events import Events, TaskFenced, TaskSettled
+from fleet.lease import Lease
+from fleet.postgres import settle
+from fleet.postgres.database import AsyncConnection, Database, is_data_error
+from fleet.retry import BackOff
+from fleet.task import Errored, FailureCode, Settlement, State, Succeeded, Verdict
+from fleet.worker.loop import pause, trouble
+
+BATCH = 1000
+BUSY_SECONDS = 0.05
+
+Write = Callable[[AsyncConnection, Lease, Sequence[Settlement]], Awaitable[settle.Answers]]
+
+
+class Settler:
+    """Settlements go in by `put`, in any number; each is tried until the database has taken or refused it."""
+
+    def __init__(self, database: Database, events: Events, backoff: BackOff) -> None:
+        self.settled = asyncio.Event()  # set whenever something has left
+        self._database = database
+        self._events = events
+        self._backoff = backoff
+        self._waiting: list[Settlement] = []
+        self._open: dict[tuple[UUID, int], int] = {}  # attempts not settled yet → how often they were refused
+        self._arrived = asyncio.Event()
+        self._connection: AsyncConnection | None = None
+
+    def put(self, settlement: Settlement) -> None:
+        self._open.setdefault((settlement.task.id, settlement.task.attempt), 0)
+        self._waiting.append(settlement)
+        self._arrived.set()
+
+    @property
+    def unsettled(self) -> int:
+        return len(self._open)
+
+    def held(self) -> list[UUID]:
+        """The ids of all tasks whose end is not written yet."""
+        return [task_id for task_id, _ in self._open]
+
+    async def run(self) -> None:
+        """Settle, for ever."""
+        while True:
+            await self._arrived.wait()
+            self._arrived.clear()
+            batch, self._waiting = self._waiting, []
+            for (lease, well), settlements in _sorted(batch).items():
+                write = settle.succeed if well else settle.give_back
+                for begin in range(0, len(settlements), BATCH):
+                    await self._write(write, lease, settlements[begin : begin + BATCH])
+            self.settled.set()
+
+    async def close(self) -> None:
+        if self._connection is not None:
+            await self._connection.close()
+
+    async def _write(self, write: Write, lease: Lease, settlements: Sequence[Settlement]) -> None:
+        try:
+            answers = await self._until_answered(write, lease, settlements)
+        except psycopg.Error as error:
+            await self._divide(write, lease, settlements, error)
+            return
+        refused = []
+        for settlement in settlements:
+            verdict, state = answers[settlement.task.id, settlement.task.attempt]
+            match verdict:
+                case Verdict.SETTLED | Verdict.ALREADY:
+                    self._done(settlement, state)
+                case Verdict.BUSY:
+                    asyncio.get_running_loop().call_later(BUSY_SECONDS, self.put, settlement)
+                case Verdict.FENCED:
+                    refused.append(settlement)
+        if refused:
+            await self._refused(lease, refused)
+
+    async def _until_answered(self, write: Write, lease: Lease, settlements: Sequence[Settlement]) -> settle.Answers:
+        """Send until there is an answer, over any outage. Raises only what the data themselves are to blame for."""
+        tries = 0
+        while True:
+            try:
+                if self._connection is None:
+                    self._connection = await self._database.connect("settle")
+                return await write(self._connection, lease, settlements)
+            except psycopg.Error as error:
+                if is_data_error(error):
+                    raise
+                self._events.emit(trouble("settle", error))
+                await self._disconnect()
+            await pause(self._backoff.delay(tries, random.random()).total_seconds())
+            tries += 1
+
+    async def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
+
+    async def _divide(
+        self, write: Write, lease: Lease, settlements: Sequence[Settlement], error: psycopg.Error
+    ) -> None:
+        """Halve a batch that the database cannot take, down to the row that is to blame: that one alone is rejected."""
+        if len(settlements) > 1:
+            middle = len(settlements) // 2
+            await self._write(write, lease, settlements[:middle])
+            await self._write(write, lease, settlements[middle:])
+            return
+        reason = f"the handler finished, but the database refused its result: {trouble('settle', error).error}"
+        self.put(Settlement(settlements[0].task, Errored(FailureCode.RESULT_REJECTED, reason, None)))
+
+    async def _refused(self, lease: Lease, settlements: Sequence[Settlement]) -> None:
+        """Ask once more; whoever is refused twice is fenced: its report is kept as late."""
+        late = []
+        for settlement in settlements:
+            key = (settlement.task.id, settlement.task.attempt)
+            self._open[key] += 1
+            if self._open[key] > 1:
+                late.append(settlement)
+            else:
+                self.put(settlement)
+        if late:
+            await self._until_answered(_record_late, lease, late)
+            for settlement in late:
+                self._open.pop((settlement.task.id, settlement.task.attempt), None)
+                self._events.emit(TaskFenced(settlement))
+
+    def _done(self, settlement: Settlement, state: State) -> None:
+        self._open.pop((settlement.task.id, settlement.task.attempt), None)
+        self._events.emit(TaskSettled(settlement, state))
+
+
+async def _record_late(connection: AsyncConnection, lease: Lease, settlements: Sequence[Settlement]) -> settle.Answers:
+    await settle.record_late(connection, lease, settlements)
+    return {}
+
+
+def _sorted(batch: Sequence[Settlement]) -> dict[tuple[Lease, bool], list[Settlement]]:
+    groups: dict[tuple[Lease, bool], list[Settlement]] = defaultdict(list)
+    for settlement in batch:
+        groups[settlement.task.lease, isinstance(settlement.outcome, Succeeded)].append(settlement)
+    return groups

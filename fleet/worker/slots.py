@@ -1,0 +1,236 @@
+"""A fixed number of long-lived slots, each running one handler after another. Nothing here touches the database."""
+
+import asyncio
+import contextvars
+import functools
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import Enum
+from typing import Any
+from uuid import UUID
+
+from fleet.config import Settings
+from fleet.context import Context
+from fleet.errors import InvalidResult
+from fleet.events import Events, TaskStarted, TaskStuck
+from fleet.handler import Handler, describe, encode_result
+from fleet.lease import Lease
+from fleet.retry import BackOff
+from fleet.task import Cancelled, ClaimedTask, Errored, FailureCode, Outcome, Released, Settlement, Succeeded
+
+current_task: contextvars.ContextVar[ClaimedTask | None] = contextvars.ContextVar("fleet_current_task", default=None)
+
+
+class Stop(Enum):
+    """Why a running handler is asked to end."""
+
+    CANCEL = "the task was cancelled"
+    TIMEOUT = "the handler ran past its time limit"
+    LEASE = "the worker could not renew its lease in time"
+    DRAIN = "the worker was shut down before the handler ended"
+
+
+@dataclass(slots=True, eq=False)
+class Execution:
+    """One handler at work."""
+
+    task: ClaimedTask
+    handler: Handler
+    stop: Stop | None = None
+    settled: bool = False  # told to the settler before the handler ended
+    runner: "asyncio.Task[Any] | None" = None  # set only while an async handler is being awaited
+    stopping: threading.Event = field(default_factory=threading.Event)
+
+    def interrupt(self, why: Stop) -> None:
+        """Ask the handler to end: an async one is cancelled, a thread can only be told."""
+        if self.stop is None:
+            self.stop = why
+            self.stopping.set()
+            if self.runner is not None:
+                self.runner.cancel()
+
+
+class Slots:
+    """Runs claimed tasks and reports how each ended to `report`; `may_start` is asked right before each start."""
+
+    def __init__(
+        self,
+        handlers: Mapping[str, Handler],
+        settings: Settings,
+        events: Events,
+        *,
+        report: Callable[[Settlement], None],
+        may_start: Callable[[Lease], bool],
+        fetch_args: Callable[[ClaimedTask], Awaitable[str | None]],
+        on_stuck: Callable[[ClaimedTask], None],
+    ) -> None:
+        self.state: Any = None  # what the app's lifespan yielded
+        self.changed = asyncio.Event()  # set whenever a slot has become free
+        self._handlers = handlers
+        self._settings = settings
+        self._events = events
+        self._report = report
+        self._may_start = may_start
+        self._fetch_args = fetch_args
+        self._on_stuck = on_stuck
+        self._backoff = BackOff(settings.backoff_base, settings.backoff_cap)
+        self._waiting: deque[ClaimedTask] = deque()
+        self._tickets = asyncio.Semaphore(0)
+        self._running: dict[tuple[UUID, int], Execution] = {}
+        self._threads = ThreadPoolExecutor(settings.slots, thread_name_prefix="fleet-handler")
+
+    @property
+    def free(self) -> int:
+        """How many tasks could start at once."""
+        return self._settings.slots - len(self._running) - len(self._waiting)
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._running or self._waiting)
+
+    def held(self) -> list[UUID]:
+        """The ids of all tasks that are here."""
+        return [task_id for task_id, _ in self._running] + [task.id for task in self._waiting]
+
+    def executions(self) -> list[Execution]:
+        return list(self._running.values())
+
+    def put(self, tasks: Sequence[ClaimedTask]) -> None:
+        """Start these tasks: there must be as many free slots."""
+        self._waiting.extend(tasks)
+        for _ in tasks:
+            self._tickets.release()
+
+    def hand_back_waiting(self, why: str) -> None:
+        """Release every task that has not started."""
+        while self._waiting:
+            self._report(Settlement(self._waiting.popleft(), Released(why)))
+        self.changed.set()
+
+    def interrupt(self, why: Stop, which: Callable[[Execution], bool]) -> None:
+        """Ask those running handlers to end."""
+        for execution in self.executions():
+            if which(execution):
+                execution.interrupt(why)
+
+    def settle_early(self, execution: Execution, outcome: Outcome) -> None:
+        """Report the end of an attempt whose handler cannot be stopped; its own report will come late."""
+        if not execution.settled:
+            execution.settled = True
+            self._report(Settlement(execution.task, outcome))
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def run(self) -> None:
+        """Be one slot, for ever."""
+        while True:
+            await self._tickets.acquire()
+            if not self._waiting:
+                continue  # it was handed back
+            task = self._waiting.popleft()
+            execution = Execution(task, self._handlers[task.name])
+            key = (task.id, task.attempt)
+            self._running[key] = execution
+            try:
+                outcome = await self._start(execution)
+            finally:
+                del self._running[key]
+            if outcome is not None:
+                self._report(Settlement(task, outcome))
+            self.changed.set()
+
+    async def _start(self, execution: Execution) -> Outcome | None:
+        if execution.task.args is None:
+            text = await self._fetch_args(execution.task)
+            if text is None:
+                return None  # the attempt is not ours any more
+            execution.task = execution.task._replace(args=text)
+        if execution.stop is not None or not self._may_start(execution.task.lease):
+            return Released((execution.stop or Stop.LEASE).value)
+        self._events.emit(TaskStarted(execution.task))
+        watch = self._watch(execution)
+        try:
+            return await self._execute(execution)
+        finally:
+            if watch is not None:
+                watch.cancel()
+
+    def _watch(self, execution: Execution) -> asyncio.TimerHandle | None:
+        limit = execution.task.timeout or execution.handler.timeout
+        if limit is None:
+            return None
+        return asyncio.get_running_loop().call_later(limit.total_seconds(), self._time_out, execution)
+
+    def _time_out(self, execution: Execution) -> None:
+        execution.interrupt(Stop.TIMEOUT)
+        grace = self._settings.margin.total_seconds() if execution.handler.is_async else 0.0
+        asyncio.get_running_loop().call_later(grace, self._give_up, execution)
+
+    def _give_up(self, execution: Execution) -> None:
+        if self._running.get((execution.task.id, execution.task.attempt)) is execution:
+            self.settle_early(execution, self._stopped(execution, Stop.TIMEOUT))
+            self._events.emit(TaskStuck(execution.task))
+            self._on_stuck(execution.task)
+
+    async def _execute(self, execution: Execution) -> Outcome:
+        task, handler = execution.task, execution.handler
+        token = current_task.set(task)
+        try:
+            result = await self._call(execution)
+            return Succeeded(encode_result(result, self._settings.result_bytes_max))
+        except asyncio.CancelledError as error:
+            if execution.stop is not None:
+                return self._stopped(execution, execution.stop)
+            current = asyncio.current_task()
+            if current is not None and current.cancelling():
+                raise  # it is the slot itself that ends
+            return handler.judge(task, error, self._backoff, self._settings.error_bytes_max)
+        except InvalidResult as error:
+            return Errored(FailureCode.RESULT_REJECTED, str(error), None)
+        except BaseException as error:  # noqa: BLE001 - whatever a handler raises is the task's, never the worker's
+            if execution.stop is not None and handler.is_async:
+                return self._stopped(execution, execution.stop, error)
+            return handler.judge(task, error, self._backoff, self._settings.error_bytes_max)
+        finally:
+            current_task.reset(token)
+
+    async def _call(self, execution: Execution) -> Any:
+        task, handler = execution.task, execution.handler
+        arguments = handler.decode(task.args or "{}")
+        if handler.context_name is not None:
+            arguments[handler.context_name] = Context(
+                task.id, task.name, task.queue, task.attempt, self.state, execution.stopping
+            )
+        if not handler.is_async:
+            call = functools.partial(contextvars.copy_context().run, handler.function, **arguments)
+            return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+        runner = asyncio.current_task()
+        execution.runner = runner
+        try:
+            return await handler.function(**arguments)
+        finally:
+            execution.runner = None
+            if execution.stop is not None and runner is not None:
+                runner.uncancel()
+
+    def _stopped(self, execution: Execution, why: Stop, error: BaseException | None = None) -> Outcome:
+        """Say what becomes of an attempt that was ended from outside."""
+        task, reason = execution.task, why.value
+        if error is not None:
+            reason = f"{reason}; it then raised {describe(error, self._settings.error_bytes_max // 2)}"
+        match why:
+            case Stop.CANCEL:
+                return Cancelled(reason)
+            case Stop.TIMEOUT:
+                limit = task.timeout or execution.handler.timeout or timedelta(0)
+                delay = self._backoff.delay(task.failures, 0.5) if task.repeatable else None
+                return Errored(FailureCode.TIMEOUT, f"{reason} of {limit.total_seconds():g} s", delay)
+            case Stop.LEASE:
+                return Released(reason)
+            case Stop.DRAIN:
+                return Released(reason) if task.repeatable else Errored(FailureCode.INTERRUPTED, reason, None)

@@ -1,0 +1,80 @@
+"""A real PostgreSQL for every test: the embedded one, or whatever FLEET_TEST_DATABASE_URL names."""
+
+import os
+from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
+from uuid import uuid4
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from fleet.config import Settings
+from fleet.embedded import temporary
+from fleet.postgres import migrate
+from fleet.postgres.database import AsyncConnection, Database
+from tests.support import url_of
+
+SETTINGS = Settings(ttl=timedelta(seconds=2), slots=8)
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> tuple[str, dict[str, bool]]:
+    return "asyncio", {"use_uvloop": True}
+
+
+@pytest.fixture(scope="session")
+def server_url() -> Iterator[str]:
+    """The URL of a server on which databases may be created."""
+    given = os.environ.get("FLEET_TEST_DATABASE_URL")
+    if given:
+        yield given
+        return
+    with temporary({"fsync": "off", "max_connections": "300", "shared_buffers": "256MB"}) as server:
+        yield server.url
+
+
+@pytest.fixture(scope="session")
+def template(server_url: str) -> Iterator[str]:
+    """A migrated database that others are cloned from."""
+    name = f"fleet_template_{uuid4().hex[:12]}"
+    with psycopg.connect(server_url, autocommit=True) as connection:
+        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        migrate.upgrade(Database(url_of(server_url, name), SETTINGS))
+        yield name
+        connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+@pytest.fixture
+def database_url(server_url: str, template: str) -> Iterator[str]:
+    """The URL of a database of this test alone, with the schema and nothing else."""
+    name = f"fleet_test_{uuid4().hex[:12]}"
+    with psycopg.connect(server_url, autocommit=True) as connection:
+        connection.execute(
+            sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(template))
+        )
+        yield url_of(server_url, name)
+        connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+@pytest.fixture
+def settings() -> Settings:
+    return SETTINGS
+
+
+@pytest.fixture
+def database(database_url: str, settings: Settings) -> Database:
+    return Database(database_url, settings)
+
+
+@pytest.fixture
+async def connection(database: Database) -> AsyncIterator[AsyncConnection]:
+    async with await database.connect("test") as connection:
+        yield connection
+
+
+@pytest.fixture
+async def other(database: Database) -> AsyncIterator[AsyncConnection]:
+    """A second connection, for what two do at once."""
+    async with await database.connect("test other") as connection:
+        yield connection
