@@ -1,40 +1,30 @@
 """What a user imports: `Fleet`, `@app.task`, and a reference to what was submitted."""
 
-import asyncio
-import json
 import os
-import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar, cast, overload
-from uuid import UUID
-from weakref import WeakKeyDictionary
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar, overload
 
-from psycopg_pool import AsyncConnectionPool, ConnectionPool
 from uuid_utils.compat import uuid7
 
 from fleet import __version__
+from fleet.client import Client, Seconds, TaskRef, as_duration
 from fleet.config import Settings, database_url
 from fleet.context import Context
-from fleet.errors import ConfigurationError, InvalidArguments, NotFound, TaskCancelled, TaskFailed
+from fleet.errors import ConfigurationError, InvalidArguments
 from fleet.events import Events
 from fleet.handler import Handler
-from fleet.postgres import inspect
-from fleet.postgres.cancel import cancel
-from fleet.postgres.database import AsyncConnection, Connection, Database, Statement, run, run_sync
+from fleet.postgres.database import Database
 from fleet.postgres.submit import Submission, accepted, copy, statement
 from fleet.postgres.transaction import AsyncTransaction, Transaction, run_in, run_in_sync
-from fleet.task import MAX_ATTEMPTS_IDEMPOTENT, MAX_ATTEMPTS_OTHERWISE, MAX_LOSSES, PRIORITIES, PRIORITY_DEFAULT, State
+from fleet.task import MAX_ATTEMPTS_IDEMPOTENT, MAX_ATTEMPTS_OTHERWISE, MAX_LOSSES, PRIORITIES, PRIORITY_DEFAULT
 from fleet.worker.process import Worker, no_lifespan
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Seconds = timedelta | float
 
-_POOL_MAX = 8
-_POLL_SECONDS = (0.005, 0.25)  # how often a caller that waits for a result looks: first and at last
 _KEY_MAX = 255
 
 
@@ -64,11 +54,11 @@ class Options:
         key = self.idempotency_key
         rules = {
             "priority is 0 (most urgent) to 9": self.priority is None or self.priority in PRIORITIES,
-            "delay >= 0": self.delay is None or _duration(self.delay) >= timedelta(0),
+            "delay >= 0": self.delay is None or as_duration(self.delay) >= timedelta(0),
             "run_at needs a time zone": self.run_at is None or self.run_at.tzinfo is not None,
             "expires_at needs a time zone": self.expires_at is None or self.expires_at.tzinfo is not None,
-            "timeout > 0": self.timeout is None or _duration(self.timeout) > timedelta(0),
-            "idempotent can only be taken back (False): the handler's author grants it": self.idempotent is not True,
+            "timeout > 0": self.timeout is None or as_duration(self.timeout) > timedelta(0),
+            "idempotent can only be taken back (False): the handler's author grants it": not self.idempotent,
             "max_attempts >= 1": self.max_attempts is None or self.max_attempts >= 1,
             "max_losses >= 1": self.max_losses is None or self.max_losses >= 1,
             f"idempotency_key has 1 to {_KEY_MAX} printable characters": key is None
@@ -79,62 +69,10 @@ class Options:
                 raise InvalidArguments(f"option refused: {rule}")
 
 
-@dataclass(frozen=True, slots=True)
-class TaskRef(Generic[R]):
-    """A task that was submitted."""
-
-    id: UUID
-    app: "Fleet"
-
-    async def result(self, timeout: Seconds | None = None) -> R:
-        """Wait until the task is terminal and return what its handler returned, as JSON gives it back.
-
-        Raises TaskFailed, TaskCancelled, NotFound, or TimeoutError: after that nothing is known, ask again.
-        """
-        deadline = None if timeout is None else time.monotonic() + _duration(timeout).total_seconds()
-        wait, longest = _POLL_SECONDS
-        while True:
-            rows = await self.app.query(inspect.RESULT, id=self.id)
-            found = self._read(inspect.TaskResult(*rows[0]) if rows else None)
-            if found is not None:
-                return cast(R, found[0])
-            if deadline is not None and time.monotonic() + wait > deadline:
-                raise TimeoutError(f"task {self.id} is not finished yet; it goes on")
-            await asyncio.sleep(wait)
-            wait = min(2 * wait, longest)
-
-    async def state(self) -> State:
-        """Return where the task is now. Raises NotFound."""
-        rows = await self.app.query(inspect.RESULT, id=self.id)
-        if not rows:
-            raise NotFound(f"there is no task {self.id}")
-        return State(rows[0][0])
-
-    async def cancel(self) -> State:
-        """Cancel it. CANCELLED: it will not run. RUNNING: its worker is asked to stop. Another state: too late."""
-        async with self.app.connection() as connection:
-            answer = await cancel(connection, [self.id], actor="api")
-        if self.id not in answer:
-            raise NotFound(f"there is no task {self.id}")
-        return answer[self.id][0]
-
-    def _read(self, found: inspect.TaskResult | None) -> tuple[Any] | None:
-        if found is None:
-            raise NotFound(f"there is no task {self.id}; it was never committed, or it was pruned")
-        match State(found.state):
-            case State.SUCCEEDED:
-                return (json.loads(found.result or "null"),)
-            case State.FAILED:
-                raise TaskFailed(self.id, found.failure_code or "", found.failure_reason or "")
-            case State.CANCELLED:
-                raise TaskCancelled(self.id)
-        return None
-
-
 class Task(Generic[P, R]):
     """A registered function. Call it to run it here; submit it to have a worker run it."""
 
-    def __init__(self, app: "Fleet", handler: Handler, options: Options = Options()) -> None:  # noqa: B008 - frozen
+    def __init__(self, app: "Fleet", handler: Handler, options: Options = Options()) -> None:
         self.app = app
         self.handler = handler
         self._options = options
@@ -165,8 +103,8 @@ class Task(Generic[P, R]):
         if self._options.tx is not None:
             row = await run_in(self._options.tx, query, values)
         else:
-            row = (await self.app.query(query, **values))[0]
-        return TaskRef(accepted(submission, row)[0], self.app)
+            row = (await self.app.client.query(query, **values))[0]
+        return TaskRef(accepted(submission, row)[0], self.app.client)
 
     def submit_sync(self, *args: P.args, **kwargs: P.kwargs) -> TaskRef[R]:
         """Do the same from plain code; `tx` then takes a synchronous session or connection."""
@@ -175,8 +113,8 @@ class Task(Generic[P, R]):
         if self._options.tx is not None:
             row = run_in_sync(self._options.tx, query, values)
         else:
-            row = self.app.query_sync(query, **values)[0]
-        return TaskRef(accepted(submission, row)[0], self.app)
+            row = self.app.client.query_sync(query, **values)[0]
+        return TaskRef(accepted(submission, row)[0], self.app.client)
 
     def submission(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Submission:
         """Return what would be written for this call. Raises InvalidArguments."""
@@ -191,8 +129,8 @@ class Task(Generic[P, R]):
             idempotent=options.idempotent,
             max_attempts=options.max_attempts or handler.max_attempts,
             max_losses=options.max_losses or handler.max_losses,
-            timeout=None if options.timeout is None else _duration(options.timeout),
-            delay=None if options.delay is None else _duration(options.delay),
+            timeout=None if options.timeout is None else as_duration(options.timeout),
+            delay=None if options.delay is None else as_duration(options.delay),
             run_at=options.run_at,
             expires_at=options.expires_at,
             key=options.idempotency_key,
@@ -202,15 +140,16 @@ class Task(Generic[P, R]):
 class Fleet:
     """The tasks of one application, and the database behind them (default: FLEET_DATABASE_URL). Starts nothing itself."""
 
-    def __init__(self, database_url: str | None = None, *, settings: Settings | None = None, queue: str = "default") -> None:
+    def __init__(
+        self, database_url: str | None = None, *, settings: Settings | None = None, queue: str = "default"
+    ) -> None:
         self.handlers: dict[str, Handler] = {}
         self.settings = settings or Settings.from_environment(os.environ)
         self._given_url = database_url
         self._queue = queue
         self._lifespan: Callable[[], AbstractAsyncContextManager[Any]] = no_lifespan
         self._database: Database | None = None
-        self._pools: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncConnectionPool[AsyncConnection]] = WeakKeyDictionary()
-        self._pool_sync: ConnectionPool[Connection] | None = None
+        self._client: Client | None = None
 
     @property
     def database(self) -> Database:
@@ -226,7 +165,14 @@ class Fleet:
 
     def use(self, database: Database, settings: Settings) -> None:
         """Point the app to a database and settings: for programs that decide when they start, such as the command line."""
-        self._database, self.settings = database, settings
+        self._database, self.settings, self._client = database, settings, None
+
+    @property
+    def client(self) -> Client:
+        """The connections that submitting uses."""
+        if self._client is None:
+            self._client = Client(self.database)
+        return self._client
 
     @overload
     def task(self, function: Callable[Concatenate[Context, P], Awaitable[R]], /) -> Task[P, R]: ...
@@ -249,7 +195,7 @@ class Fleet:
         fail_on: tuple[type[Exception], ...] = (),
     ) -> "Declare": ...
 
-    def task(self, function: Callable[..., Any] | None = None, /, **declared: Any) -> Any:
+    def task(self, function: Callable[..., Any] | None = None, /, **declared: Any) -> Any:  # type: ignore[misc]
         """Register a function, async or plain, under its name, and return the task that submits it.
 
         `idempotent=True` declares that running it twice is harmless; then, and only then, it is run again by itself
@@ -280,7 +226,7 @@ class Fleet:
             queue=queue or self._queue,
             idempotent=idempotent,
             max_attempts=max_attempts or (MAX_ATTEMPTS_IDEMPOTENT if idempotent else MAX_ATTEMPTS_OTHERWISE),
-            timeout=None if timeout is None else _duration(timeout),
+            timeout=None if timeout is None else as_duration(timeout),
             **declared,
         )
         if handler.name in self.handlers:
@@ -293,9 +239,7 @@ class Fleet:
         self._lifespan = asynccontextmanager(function)
         return function
 
-    def worker(
-        self, *, queues: Sequence[str] = (), name: str | None = None, events: Events | None = None
-    ) -> Worker:
+    def worker(self, *, queues: Sequence[str] = (), name: str | None = None, events: Events | None = None) -> Worker:
         """Return a worker for these tasks: `async with app.worker(): …` runs them inside another program."""
         return Worker(
             self.database,
@@ -330,50 +274,17 @@ class Fleet:
                     raise
                 if submission.key is not None:
                     raise InvalidArguments("submit_many takes no idempotency key: one key stands for one task")
-                refs.append(TaskRef(submission.id, self))
+                refs.append(TaskRef(submission.id, self.client))
                 yield submission
 
-        async with self.connection() as connection:
+        async with self.client.connection() as connection:
             await copy(connection, submissions(), progress)
         return refs
 
-    async def query(self, statement: Statement, **values: Any) -> list[tuple[Any, ...]]:
-        """Run one statement on a pooled connection, in autocommit."""
-        async with self.connection() as connection:
-            return await run(connection, statement, **values)
-
-    def query_sync(self, statement: Statement, **values: Any) -> list[tuple[Any, ...]]:
-        """Do the same from plain code."""
-        if self._pool_sync is None:
-            self._pool_sync = ConnectionPool(
-                self.database.conninfo("client"), min_size=0, max_size=_POOL_MAX, kwargs={"autocommit": True}, open=True
-            )
-        with self.database.reachable(), self._pool_sync.connection() as connection:
-            return run_sync(connection, statement, **values)
-
-    @asynccontextmanager
-    async def connection(self) -> Any:
-        """Lend a pooled connection in autocommit. Raises DatabaseUnreachable."""
-        loop = asyncio.get_running_loop()
-        pool = self._pools.get(loop)
-        if pool is None:
-            pool = AsyncConnectionPool(
-                self.database.conninfo("client"), min_size=0, max_size=_POOL_MAX, kwargs={"autocommit": True}, open=False
-            )
-            self._pools[loop] = pool
-            await pool.open()
-        with self.database.reachable():
-            async with pool.connection() as connection:
-                yield connection
-
     async def close(self) -> None:
         """Close the connections that submitting has opened."""
-        pool = self._pools.pop(asyncio.get_running_loop(), None)
-        if pool is not None:
-            await pool.close()
-        if self._pool_sync is not None:
-            self._pool_sync.close()
-            self._pool_sync = None
+        if self._client is not None:
+            await self._client.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -393,7 +304,3 @@ class Declare:
     def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
     def __call__(self, function: Any, /) -> Any:
         raise NotImplementedError
-
-
-def _duration(value: Seconds) -> timedelta:
-    return value if isinstance(value, timedelta) else timedelta(seconds=value)

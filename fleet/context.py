@@ -1,10 +1,16 @@
 """What a handler is told about the attempt that it runs."""
 
-import threading
 from asyncio import CancelledError
+from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
+
+from fleet.task import ClaimedTask
+
+# The task that the running code belongs to, for log lines written inside a handler.
+current_task: ContextVar[ClaimedTask | None] = ContextVar("fleet_current_task", default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +25,7 @@ class Context:
     queue: str
     attempt: int
     state: Any = None
-    _stopping: threading.Event = field(default_factory=threading.Event, repr=False)
+    _stopping: Callable[[], bool] = field(default=lambda: False, repr=False)
 
     @property
     def idempotency_key(self) -> str:
@@ -37,7 +43,7 @@ class Context:
 
         Async handlers are cancelled; a plain function runs in a thread, which cannot be, and may look here.
         """
-        return self._stopping.is_set()
+        return self._stopping()
 
     def raise_if_stopping(self) -> None:
         """End the attempt here if it should end: the task is then handed back, cancelled or failed as the case may be."""

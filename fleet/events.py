@@ -99,6 +99,21 @@ class DrainStarted:
 
 
 @dataclass(frozen=True, slots=True)
+class ChildStarted:
+    number: int
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChildEnded:
+    """A worker process of this supervisor is gone; a negative code is the signal that killed it."""
+
+    number: int
+    pid: int
+    code: int
+
+
+@dataclass(frozen=True, slots=True)
 class DatabaseTrouble:
     """A statement could not be run; it is tried again."""
 
@@ -121,6 +136,8 @@ Event = (
     | TasksReclaimed
     | TasksExpired
     | DrainStarted
+    | ChildStarted
+    | ChildEnded
     | DatabaseTrouble
 )
 

@@ -1,5 +1,6 @@
 """A registered function: what its author declared about it, and how its arguments become JSON and back."""
 
+import concurrent.futures
 import inspect
 import random
 import traceback
@@ -7,11 +8,13 @@ import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NotRequired
 
 import pydantic
 from pydantic_core import PydanticSerializationError, to_jsonable_python
-from typing_extensions import NotRequired, TypedDict
+from typing_extensions import TypedDict
 
 from fleet.context import Context
 from fleet.errors import ConfigurationError, InvalidArguments, InvalidResult, PayloadTooLarge
@@ -25,6 +28,7 @@ _REFUSED_KINDS = {
     inspect.Parameter.VAR_KEYWORD: "takes any keywords",
 }
 _NAME_MAX = 200
+_MACHINERY = (Path(__file__).parent / "worker", Path(concurrent.futures.__file__).parent)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,12 +62,14 @@ class Handler:
     def _check(self) -> None:
         rules = {
             f"a name has 1 to {_NAME_MAX} characters": 0 < len(self.name) <= _NAME_MAX and self.name.isprintable(),
-            f"a queue's name has 1 to {_NAME_MAX} characters": 0 < len(self.queue) <= _NAME_MAX and self.queue.isprintable(),
+            f"a queue's name has 1 to {_NAME_MAX} characters": 0 < len(self.queue) <= _NAME_MAX
+            and self.queue.isprintable(),
             "priority is 0 (most urgent) to 9": self.priority in PRIORITIES,
             "max_attempts >= 1": self.max_attempts >= 1,
             "max_losses >= 1": self.max_losses >= 1,
             "timeout > 0": self.timeout is None or self.timeout > timedelta(0),
-            "retry_on needs idempotent=True: another handler must raise Retry itself": self.idempotent or not self.retry_on,
+            "retry_on needs idempotent=True: another handler must raise Retry itself": self.idempotent
+            or not self.retry_on,
         }
         for rule, holds in rules.items():
             if not holds:
@@ -117,7 +123,9 @@ class Handler:
         final = isinstance(error, (Fail, *self.fail_on)) or not task.repeatable
         if self.retry_on and not isinstance(error, self.retry_on):
             final = True
-        return Errored(FailureCode.HANDLER_ERROR, reason, None if final else backoff.delay(task.failures, random.random()))
+        return Errored(
+            FailureCode.HANDLER_ERROR, reason, None if final else backoff.delay(task.failures, random.random())
+        )
 
 
 def encode_result(result: Any, limit_bytes: int) -> str:
@@ -137,11 +145,19 @@ def encode_result(result: Any, limit_bytes: int) -> str:
 def describe(error: BaseException, limit_bytes: int) -> str:
     """Return type, message and traceback as text that can be stored and shown."""
     try:
-        text = "".join(traceback.format_exception(error))
+        text = "".join(traceback.format_exception(type(error), error, _own_frames(error.__traceback__)))
         head = "".join(traceback.format_exception_only(error)).strip()
     except Exception as broken:  # noqa: BLE001 - an exception whose own text raises
         text, head = "", f"{type(error).__name__} (its text cannot be had: {type(broken).__name__})"
     return clean_text(f"{head}\n\n{text}".strip() if text.strip() != head else head, limit_bytes)
+
+
+def _own_frames(frames: TracebackType | None) -> TracebackType | None:
+    """Skip the frames between the slot and the handler: they say nothing about the handler."""
+    begin = frames
+    while begin is not None and Path(begin.tb_frame.f_code.co_filename).parent in _MACHINERY:
+        begin = begin.tb_next
+    return begin or frames
 
 
 def _signature(function: Callable[..., Any], name: str) -> tuple[str | None, dict[str, tuple[Any, bool]]]:
@@ -165,10 +181,13 @@ def _signature(function: Callable[..., Any], name: str) -> tuple[str | None, dic
     return context_name, arguments
 
 
+_typed_dict: Any = TypedDict  # made at run time: no type checker can know its fields
+
+
 def _adapter(name: str, arguments: Mapping[str, tuple[Any, bool]]) -> "pydantic.TypeAdapter[dict[str, Any]]":
     fields = {key: kind if required else NotRequired[kind] for key, (kind, required) in arguments.items()}
-    shape = TypedDict("Arguments", fields)  # type: ignore[misc]
-    shape.__pydantic_config__ = pydantic.ConfigDict(extra="forbid", arbitrary_types_allowed=False)  # type: ignore[attr-defined]
+    shape: Any = _typed_dict("Arguments", fields)
+    shape.__pydantic_config__ = pydantic.ConfigDict(extra="forbid", arbitrary_types_allowed=False)
     try:
         return pydantic.TypeAdapter(shape)
     except pydantic.errors.PydanticUserError as error:

@@ -37,7 +37,9 @@ def encode(value: Any, default: Callable[[Any], Any] | None = None) -> str:
     return text
 
 
-def faults(value: Any, default: Callable[[Any], Any] | None = None, path: str = "$", depth: int = 0) -> Iterator[tuple[str, str]]:
+def faults(  # noqa: C901, PLR0912 - one case for each kind of value
+    value: Any, default: Callable[[Any], Any] | None = None, path: str = "$", depth: int = 0
+) -> Iterator[tuple[str, str]]:
     """Yield (path, why) for every part of `value` that JSON in PostgreSQL cannot carry."""
     if depth > DEPTH_MAX:
         yield path, f"nested more than {DEPTH_MAX} levels deep, or contains itself"
@@ -76,7 +78,9 @@ def _faults_of_text(text: str, path: str) -> Iterator[tuple[str, str]]:
         yield path, f"text with the lone surrogate U+{ord(text[error.start]):04X} at position {error.start}"
 
 
-def _faults_of_object(value: Any, default: Callable[[Any], Any] | None, path: str, depth: int) -> Iterator[tuple[str, str]]:
+def _faults_of_object(
+    value: Any, default: Callable[[Any], Any] | None, path: str, depth: int
+) -> Iterator[tuple[str, str]]:
     if default is None:
         yield path, f"{type(value).__name__} has no JSON form"
         return

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 
-class Retry(Exception):  # noqa: N818 - a signal, not an error
+class Retry(Exception):
     """Raise it to have the task tried again, `after` so long (default: the back-off). Counts as an attempt."""
 
     def __init__(self, reason: str = "", *, after: timedelta | float | None = None) -> None:
@@ -12,7 +12,7 @@ class Retry(Exception):  # noqa: N818 - a signal, not an error
         self.after = timedelta(seconds=after) if isinstance(after, int | float) else after
 
 
-class Fail(Exception):  # noqa: N818
+class Fail(Exception):
     """Raise it to have the task end FAILED at once, with this reason and whatever its budget."""
 
 
@@ -28,4 +28,5 @@ class BackOff:
         """The wait after this many earlier failures. `chance` lies in [0, 1]: 0.5 is no jitter."""
         doublings = min(failures, 60)
         spread = 1 + self.jitter * (2 * chance - 1)
-        return min(self.base * 2**doublings, self.cap) * spread
+        longest: timedelta = min(self.base * 2**doublings, self.cap)
+        return longest * spread

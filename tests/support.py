@@ -102,7 +102,8 @@ async def claim_some(
 async def expire_lease(connection: AsyncConnection, lease: Lease) -> None:
     """Let the lease's time be over, without waiting for it."""
     await connection.execute(
-        "UPDATE fleet.lease SET renewed_at = renewed_at - ttl, expires_at = clock_timestamp() WHERE id = %s", (lease.id,)
+        "UPDATE fleet.lease SET renewed_at = renewed_at - ttl, expires_at = clock_timestamp() WHERE id = %s",
+        (lease.id,),
     )
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from fleet.lease import Lease
-from fleet.postgres.database import AsyncConnection, Row, Statement, run
+from fleet.postgres.database import AsyncConnection, Row, Statement, array, run
 from fleet.task import ClaimedTask
 
 ARGS_INLINE_BYTES = 8192
@@ -23,6 +23,8 @@ WITH holder AS MATERIALIZED (
   FROM fleet.lease
   WHERE id = :lease::uuid AND state = 'LIVE' AND expires_at > clock_timestamp()
   FOR KEY SHARE
+), good AS MATERIALIZED (
+  SELECT seen FROM holder WHERE expires_at > clock_timestamp()
 ), lane AS MATERIALIZED (
   SELECT given.queue, given.priority, given.run_at, given.id
   FROM unnest(:queues::text[], :priorities::smallint[], :run_ats::timestamptz[], :ids::uuid[])
@@ -31,7 +33,7 @@ WITH holder AS MATERIALIZED (
   ORDER BY given.place
 ), ready AS MATERIALIZED (
   SELECT due.id, due.repeatable
-  FROM holder
+  FROM good
   CROSS JOIN lane
   CROSS JOIN LATERAL (
     SELECT task.id, handler.idempotent AND coalesce(task.idempotent, true) AS repeatable
@@ -44,7 +46,6 @@ WITH holder AS MATERIALIZED (
     LIMIT :free::int
     FOR NO KEY UPDATE OF task SKIP LOCKED
   ) AS due
-  WHERE holder.expires_at > clock_timestamp()
   LIMIT :free::int
 ), claimed AS (
   UPDATE fleet.task
@@ -56,10 +57,10 @@ WITH holder AS MATERIALIZED (
     task.failures, task.losses, task.timeout,
     CASE WHEN octet_length(task.args::text) <= :inline_bytes::int THEN task.args::text END AS args
 )
-SELECT NULL::uuid AS id, NULL AS name, NULL AS queue, NULL::smallint AS priority, holder.seen AS run_at, NULL::int AS attempt,
+SELECT NULL::uuid AS id, NULL AS name, NULL AS queue, NULL::smallint AS priority, good.seen AS run_at, NULL::int AS attempt,
   NULL::bool AS repeatable, NULL::int AS failures, NULL::int AS losses, NULL::interval AS timeout,
   (SELECT jsonb_object_agg(queue.name, queue.generation) FROM fleet.queue WHERE queue.name = ANY (:queues::text[]))::text
-FROM holder
+FROM good
 UNION ALL
 SELECT id, name, queue, priority, run_at, attempt, repeatable, failures, losses, timeout, args
 FROM claimed
@@ -179,7 +180,7 @@ async def claim(
         if row[0] is None:
             holder = row
         else:
-            tasks.append(ClaimedTask(*row, lease))
+            tasks.append(ClaimedTask._make((*row, lease)))
     if holder is None:
         return None
     if len(tasks) > free:
@@ -203,14 +204,14 @@ async def fetch_args(connection: AsyncConnection, task: ClaimedTask) -> str | No
 async def reconcile(connection: AsyncConnection, lease: Lease, mine: Sequence[UUID]) -> list[ClaimedTask]:
     """Return the tasks that are RUNNING under this lease and not among `mine`, after waiting for a claim in flight."""
     await run(connection, RECONCILE_WAIT, lease=lease.id)
-    rows: list[Row] = await run(connection, RECONCILE, lease=lease.id, mine=list(mine))
-    return [ClaimedTask(*row, lease) for row in rows]
+    rows: list[Row] = await run(connection, RECONCILE, lease=lease.id, mine=array(mine))
+    return [ClaimedTask._make((*row, lease)) for row in rows]
 
 
-def _lanes(lanes: Sequence[Lane]) -> dict[str, list[object]]:
+def _lanes(lanes: Sequence[Lane]) -> dict[str, object]:
     return {
         "queues": [lane.queue for lane in lanes],
-        "priorities": [lane.priority for lane in lanes],
-        "run_ats": [lane.position.run_at for lane in lanes],
-        "ids": [lane.position.id for lane in lanes],
+        "priorities": array(lane.priority for lane in lanes),
+        "run_ats": array(lane.position.run_at for lane in lanes),
+        "ids": array(lane.position.id for lane in lanes),
     }

@@ -1,7 +1,7 @@
 """Connections: how they are opened, what every session is set to, and how a statement is run on one."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
@@ -45,6 +45,11 @@ def run_sync(connection: Connection, statement: Statement, **parameters: Any) ->
         return cursor.fetchall() if cursor.description else []
 
 
+def array(values: Iterable[object]) -> str:
+    """Return ids or numbers as an array literal: a third of the time that the driver takes for a list of them."""
+    return "{" + ",".join(map(str, values)) + "}"
+
+
 class Database:
     """Where the fleet's tables are, and how sessions on them behave."""
 
@@ -58,7 +63,9 @@ class Database:
     @property
     def address(self) -> str:
         """Where it is, fit to be shown: never with the password."""
-        shown = {name: value for name, value in self._given.items() if name in ("host", "hostaddr", "port", "dbname", "user")}
+        shown = {
+            name: value for name, value in self._given.items() if name in ("host", "hostaddr", "port", "dbname", "user")
+        }
         return make_conninfo("", **shown) or "the database that PG* variables name"
 
     def conninfo(self, role: str, *, bounded: bool = True) -> str:
@@ -78,7 +85,7 @@ class Database:
                 "idle_in_transaction_session_timeout": _milliseconds(settings.ttl.total_seconds() / 2),
             }
         options = " ".join(f"-c {name}={value}" for name, value in session.items())
-        ours = {
+        ours: dict[str, str | int | None] = {
             "application_name": f"fleet {role}",
             "connect_timeout": max(2, round(settings.ttl.total_seconds() / 6)),
             "keepalives_idle": max(1, round(settings.ttl.total_seconds() / 3)),
@@ -87,8 +94,8 @@ class Database:
             "tcp_user_timeout": int(_milliseconds(settings.ttl.total_seconds() / 2)),
             "target_session_attrs": "read-write",
         }
-        given = dict(self._given)
-        return make_conninfo("", **(ours | given | {"options": f"{given.get('options') or ''} {options}".strip()}))
+        given = {name: str(value) for name, value in self._given.items() if value is not None}
+        return make_conninfo("", **(ours | given | {"options": f"{given.get('options', '')} {options}".strip()}))
 
     async def connect(self, role: str) -> AsyncConnection:
         """Open a session for one role of a worker, in autocommit. Raises psycopg.OperationalError."""
@@ -118,7 +125,9 @@ class Database:
 def redacted(url: str) -> str:
     """Return a URL without its password, fit for a log."""
     parts = urlsplit(url)
-    return parts._replace(netloc=parts.netloc.replace(f":{parts.password}@", ":***@")).geturl() if parts.password else url
+    return (
+        parts._replace(netloc=parts.netloc.replace(f":{parts.password}@", ":***@")).geturl() if parts.password else url
+    )
 
 
 def is_data_error(error: psycopg.Error) -> bool:

@@ -4,7 +4,7 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from sqlalchemy import Select, and_, func, select
+from sqlalchemy import ColumnElement, Float, Select, and_, cast, extract, false, func, literal, select, union
 
 from fleet.postgres.database import Statement
 from fleet.postgres.tables import attempt, lease, queue, task
@@ -17,6 +17,7 @@ WHERE id = :id::uuid
 """)
 
 LIMIT = 100
+QUEUED_MAX = 10_000  # tasks that wait in one queue are counted so far and no further
 
 
 class TaskResult(NamedTuple):
@@ -47,38 +48,88 @@ def tasks(
         *([task.c.name == name] if name else []),
         *([task.c.id < before] if before else []),
     ]
-    return select(*columns).where(and_(True, *conditions)).order_by(task.c.id.desc()).limit(limit)  # noqa: FBT003
+    return select(*columns).where(and_(True, *conditions)).order_by(task.c.id.desc()).limit(limit)
 
 
 def one_task(task_id: UUID) -> Select[Any]:
-    """Select everything about one task."""
-    return select(task).where(task.c.id == task_id)
+    """Select everything about one task and, while it runs, where."""
+    return (
+        select(task, lease.c.worker, lease.c.host, lease.c.pid)
+        .outerjoin(lease, lease.c.id == task.c.lease_id)
+        .where(task.c.id == task_id)
+    )
 
 
 def history(task_id: UUID) -> Select[Any]:
     """Select the attempts of a task that did not simply succeed, and the late reports, in order."""
-    return select(attempt).where(attempt.c.task_id == task_id).order_by(attempt.c.attempt, attempt.c.late)
+    return (
+        select(attempt, lease.c.worker)
+        .outerjoin(lease, lease.c.id == attempt.c.lease_id)
+        .where(attempt.c.task_id == task_id)
+        .order_by(attempt.c.attempt, attempt.c.late)
+    )
 
 
-def workers(*, every: bool = False, limit: int = LIMIT) -> Select[Any]:
+def workers(
+    *, every: bool = False, lease_id: UUID | None = None, name: str | None = None, limit: int = LIMIT
+) -> Select[Any]:
     """Select the leases that are not over (`every`: all that are on record), the youngest first."""
-    remaining = func.extract("epoch", lease.c.expires_at - func.clock_timestamp()).label("expires_in_seconds")
+    remaining = cast(extract("epoch", lease.c.expires_at - func.clock_timestamp()), Float).label("expires_in_seconds")
+    running = select(func.count()).where(task.c.lease_id == lease.c.id, task.c.state == "RUNNING").scalar_subquery()
     columns = (
         lease.c.id, lease.c.worker, lease.c.host, lease.c.pid, lease.c.version, lease.c.queues, lease.c.slots,
-        lease.c.state, lease.c.granted_at, lease.c.renewed_at, remaining,
+        running.label("running"), lease.c.state, lease.c.granted_at, lease.c.renewed_at, remaining,
     )  # fmt: skip
-    question = select(*columns).order_by(lease.c.id.desc()).limit(limit)
-    return question if every else question.where(lease.c.state.in_(("LIVE", "DRAINING")))
+    conditions = [
+        *([] if every else [lease.c.state.in_(("LIVE", "DRAINING"))]),
+        *([lease.c.id == lease_id] if lease_id else []),
+        *([lease.c.worker == name] if name else []),
+    ]
+    return select(*columns).where(and_(True, *conditions)).order_by(lease.c.id.desc()).limit(limit)
+
+
+def live_workers() -> Select[Any]:
+    """Select the number of leases that may claim now."""
+    return select(func.count().label("workers")).where(
+        lease.c.state == "LIVE", lease.c.expires_at > func.clock_timestamp()
+    )
 
 
 def queues() -> Select[Any]:
-    """Select the queues, whether they are paused, and how many workers serve them."""
+    """Select the queues that are known or waited in: paused or not, how many workers serve them, how many tasks wait.
+
+    `queued` is counted up to QUEUED_MAX. The names that tasks wait under are found one by one along the index.
+    """
+    waiting = select(func.min(task.c.queue).label("name")).where(task.c.state == "QUEUED").cte(recursive=True)
+    following = select(func.min(task.c.queue)).where(task.c.state == "QUEUED", task.c.queue > waiting.c.name)
+    waiting = waiting.union_all(select(following.scalar_subquery()).where(waiting.c.name.is_not(None)))
+    known = union(select(queue.c.name), select(waiting.c.name).where(waiting.c.name.is_not(None))).subquery("known")
     serving = (
         select(func.count())
-        .where(lease.c.state == "LIVE", lease.c.expires_at > func.clock_timestamp(), queue.c.name == func.any(lease.c.queues))
+        .where(
+            lease.c.state == "LIVE",
+            lease.c.expires_at > func.clock_timestamp(),
+            known.c.name == func.any(lease.c.queues),
+        )
         .scalar_subquery()
     )
-    return select(queue.c.name, queue.c.paused, serving.label("workers")).order_by(queue.c.name)
+    queued = (
+        select(literal(1))
+        .where(task.c.queue == known.c.name, task.c.state == "QUEUED")
+        .limit(QUEUED_MAX)
+        .correlate(known)
+        .subquery()
+    )
+    return (
+        select(
+            known.c.name,
+            func.coalesce(queue.c.paused, false()).label("paused"),
+            serving.label("workers"),
+            select(func.count()).select_from(queued).correlate(known).scalar_subquery().label("queued"),
+        )
+        .outerjoin_from(known, queue, queue.c.name == known.c.name)
+        .order_by(known.c.name)
+    )
 
 
 def dead_letters(
@@ -93,18 +144,32 @@ def dead_letters(
     columns = (
         task.c.id, task.c.name, task.c.queue, task.c.attempt, task.c.failure_code, task.c.failure_reason, task.c.finished_at,
     )  # fmt: skip
-    conditions = [
+    return select(*columns).where(*_dead(queue_name, name, code, ids)).order_by(task.c.id).limit(limit)
+
+
+def dead_attempts(
+    *,
+    queue_name: str | None = None,
+    name: str | None = None,
+    code: str | None = None,
+    ids: tuple[UUID, ...] = (),
+    limit: int | None = LIMIT,
+) -> Select[Any]:
+    """Select only what judging the same tasks takes: their ids and the attempts that failed."""
+    return select(task.c.id, task.c.attempt).where(*_dead(queue_name, name, code, ids)).order_by(task.c.id).limit(limit)
+
+
+def _dead(
+    queue_name: str | None, name: str | None, code: str | None, ids: tuple[UUID, ...]
+) -> list[ColumnElement[bool]]:
+    return [
+        task.c.state == "FAILED",
+        task.c.resolved_at.is_(None),
         *([task.c.queue == queue_name] if queue_name else []),
         *([task.c.name == name] if name else []),
         *([task.c.failure_code == code] if code else []),
         *([task.c.id.in_(ids)] if ids else []),
     ]
-    return (
-        select(*columns)
-        .where(task.c.state == "FAILED", task.c.resolved_at.is_(None), *conditions)
-        .order_by(task.c.id)
-        .limit(limit)
-    )
 
 
 def plain(value: object) -> Any:

@@ -102,10 +102,11 @@ async def prune(connection: AsyncConnection, me: UUID, now_ms: int, retention: t
     before = UUID(int=max(0, now_ms - round(retention.total_seconds() * 1000)) << 80)
     after, purged = NOBODY, 0
     while True:
-        looked, last, deleted = (
-            await run(connection, PRUNE_TASKS, me=me, after=after, before=before, batch=PRUNE_BATCH, retention=retention)
-        )[0]
-        purged += deleted
+        rows = await run(
+            connection, PRUNE_TASKS, me=me, after=after, before=before, batch=PRUNE_BATCH, retention=retention
+        )
+        looked, last, deleted = rows[0]
+        purged += int(deleted)
         if looked < PRUNE_BATCH:
             break
         after = last

@@ -174,9 +174,7 @@ class Reclaimed:
     cancelled: int = 0
 
     def __add__(self, other: "Reclaimed") -> "Reclaimed":
-        return Reclaimed(
-            self.requeued + other.requeued, self.failed + other.failed, self.cancelled + other.cancelled
-        )
+        return Reclaimed(self.requeued + other.requeued, self.failed + other.failed, self.cancelled + other.cancelled)
 
     def __bool__(self) -> bool:
         return bool(self.requeued or self.failed or self.cancelled)
@@ -221,7 +219,9 @@ async def sweep_orphans(connection: AsyncConnection, sweeper: Sweeper) -> Reclai
     return await _reclaim_all(connection, sweeper, ORPHANS)
 
 
-async def _reclaim_all(connection: AsyncConnection, sweeper: Sweeper, suspects: Statement, **which: object) -> Reclaimed:
+async def _reclaim_all(
+    connection: AsyncConnection, sweeper: Sweeper, suspects: Statement, **which: object
+) -> Reclaimed:
     total, after = Reclaimed(), NOBODY
     while True:
         rows = await run(connection, suspects, **which, after=after, batch=SWEEP_BATCH)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from fleet.lease import Lease
-from fleet.postgres.database import AsyncConnection, Row, Statement, run
+from fleet.postgres.database import AsyncConnection, Row, Statement, array, run
 from fleet.task import Cancelled, Errored, Outcome, Released, Settlement, State, Succeeded, Verdict
 
 # "held" has no condition but the primary key, so no statistics can lure the planner to the running index; it locks in the
@@ -146,8 +146,8 @@ async def succeed(connection: AsyncConnection, lease: Lease, settlements: Sequen
         connection,
         SUCCEED,
         lease=lease.id,
-        ids=[settlement.task.id for settlement in settlements],
-        attempts=[settlement.task.attempt for settlement in settlements],
+        ids=array(task.id for task, _ in settlements),
+        attempts=array(task.attempt for task, _ in settlements),
         results=[_result(settlement.outcome) for settlement in settlements],
     )
     return answers | _answers(rows)
@@ -164,8 +164,8 @@ async def give_back(connection: AsyncConnection, lease: Lease, settlements: Sequ
         connection,
         GIVE_BACK,
         lease=lease.id,
-        ids=[settlement.task.id for settlement in settlements],
-        attempts=[settlement.task.attempt for settlement in settlements],
+        ids=array(task.id for task, _ in settlements),
+        attempts=array(task.attempt for task, _ in settlements),
         outcomes=[_name(outcome) for outcome in outcomes],
         delays=[outcome.delay if isinstance(outcome, Errored) else None for outcome in outcomes],
         codes=[outcome.code.value if isinstance(outcome, Errored) else None for outcome in outcomes],
@@ -180,8 +180,8 @@ async def record_late(connection: AsyncConnection, lease: Lease, settlements: Se
         connection,
         RECORD_LATE,
         lease=lease.id,
-        ids=[settlement.task.id for settlement in settlements],
-        attempts=[settlement.task.attempt for settlement in settlements],
+        ids=array(task.id for task, _ in settlements),
+        attempts=array(task.attempt for task, _ in settlements),
         outcomes=[_name(settlement.outcome) for settlement in settlements],
         details=[_reason(settlement.outcome) for settlement in settlements],
         queues=[settlement.task.queue for settlement in settlements],

@@ -74,7 +74,15 @@ class Submission:
     @property
     def fingerprint(self) -> str:
         """What makes two requests the same: all that the submitter said, but no moments, which move between tries."""
-        said = [self.queue, self.name, json.loads(self.args), self.priority, self.idempotent, self.max_attempts, self.max_losses]
+        said = [
+            self.queue,
+            self.name,
+            json.loads(self.args),
+            self.priority,
+            self.idempotent,
+            self.max_attempts,
+            self.max_losses,
+        ]
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
 

@@ -223,4 +223,3 @@ class Claimer:
         connection, self._connection = self._connection, None
         if connection is not None:
             await connection.close()
-

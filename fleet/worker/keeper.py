@@ -173,6 +173,5 @@ class Keeper:
 
 
 def _shut(descriptor: int) -> None:
-    with suppress(OSError):
-        with socket.socket(fileno=os.dup(descriptor)) as duplicate:
-            duplicate.shutdown(socket.SHUT_RDWR)
+    with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as duplicate:
+        duplicate.shutdown(socket.SHUT_RDWR)

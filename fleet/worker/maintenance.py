@@ -51,7 +51,13 @@ class Maintenance:
     """The steps, each callable alone, and the loop that takes them."""
 
     def __init__(
-        self, database: Database, settings: Settings, events: Events, *, me: Callable[[], UUID], reclaimed: Callable[[], None]
+        self,
+        database: Database,
+        settings: Settings,
+        events: Events,
+        *,
+        me: Callable[[], UUID],
+        reclaimed: Callable[[], None],
     ) -> None:
         self._database = database
         self._settings = settings

@@ -7,7 +7,7 @@ import socket
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from typing import Any
+from typing import Any, Self
 from uuid import UUID
 
 import anyio
@@ -29,7 +29,7 @@ from fleet.worker.listener import Listener
 from fleet.worker.loop import attempt, pause, trouble
 from fleet.worker.maintenance import Maintenance
 from fleet.worker.settler import Settler
-from fleet.worker.slots import Execution, Slots, Stop
+from fleet.worker.slots import Slots, Stop
 
 Lifespan = Callable[[], AbstractAsyncContextManager[Any]]
 
@@ -74,13 +74,14 @@ class Worker:
         self._drain = asyncio.Event()
         self._hurry = asyncio.Event()
         self._drained = asyncio.Event()
+        self._between = uuid7()
 
     @property
     def lease(self) -> Lease | None:
         """The lease held now; None between two."""
         return self._keeper.lease
 
-    async def __aenter__(self) -> "Worker":
+    async def __aenter__(self) -> Self:
         self._build()
         state = await self._stack.enter_async_context(self._lifespan())
         self._slots.state = state
@@ -132,26 +133,32 @@ class Worker:
         )
         self._listener = Listener(self._database, self.queues, settings, events, self._claimer.wake.set)
         self._claimer.listening = self._listener.up
-        self._maintenance = Maintenance(
-            self._database, settings, events, me=self._me, reclaimed=self._expect_retry
-        )
+        self._maintenance = Maintenance(self._database, settings, events, me=self._me, reclaimed=self._expect_retry)
         events.subscribe(self._notice)
 
     async def _live(self) -> None:
         """Run all parts until a drain is asked for, then drain and stop them."""
-        async with anyio.create_task_group() as parts:
-            for number in range(self._settings.slots):
-                parts.start_soon(self._slots.run, name=f"fleet slot {number}")
-            for part in (self._settler.run, self._listener.run, self._maintenance.run, self._watch_tenure):
-                parts.start_soon(part)
-            claiming = asyncio.ensure_future(self._claimer.run())
-            await self._drain.wait()
-            self._claimer.end()
-            await claiming
-            await self._drain_in_order()
-            parts.cancel_scope.cancel()
-        await self._close()
-        self._drained.set()
+        try:
+            async with anyio.create_task_group() as parts:
+                for number in range(self._settings.slots):
+                    parts.start_soon(self._slots.run, name=f"fleet slot {number}")
+                for part in (self._settler.run, self._listener.run, self._maintenance.run, self._watch_tenure):
+                    parts.start_soon(part)
+                claims_over = asyncio.Event()
+                parts.start_soon(self._claim, claims_over)
+                await self._drain.wait()
+                self._claimer.end()
+                await claims_over.wait()
+                await self._drain_in_order()
+                parts.cancel_scope.cancel()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._close()
+            self._drained.set()
+
+    async def _claim(self, over: asyncio.Event) -> None:
+        await self._claimer.run()
+        over.set()
 
     async def _drain_in_order(self) -> None:
         """DRAINING, hand back, let handlers end, settle, RELEASED: each step bounded, so that a drain always ends."""
@@ -252,9 +259,7 @@ class Worker:
     def _me(self) -> UUID:
         """Who counts and reaps: the lease, or, between two, a name that nobody else has."""
         lease = self._keeper.lease
-        return lease.id if lease is not None else self._nobody
-
-    _nobody = uuid7()
+        return lease.id if lease is not None else self._between
 
 
 def _interrupted(task: ClaimedTask) -> Released | Errored:

@@ -3,27 +3,23 @@
 import asyncio
 import contextvars
 import functools
-import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
 from typing import Any
 from uuid import UUID
 
 from fleet.config import Settings
-from fleet.context import Context
+from fleet.context import Context, current_task
 from fleet.errors import InvalidResult
 from fleet.events import Events, TaskStarted, TaskStuck
 from fleet.handler import Handler, describe, encode_result
 from fleet.lease import Lease
 from fleet.retry import BackOff
 from fleet.task import Cancelled, ClaimedTask, Errored, FailureCode, Outcome, Released, Settlement, Succeeded
-
-current_task: contextvars.ContextVar[ClaimedTask | None] = contextvars.ContextVar("fleet_current_task", default=None)
-
 
 class Stop(Enum):
     """Why a running handler is asked to end."""
@@ -43,13 +39,14 @@ class Execution:
     stop: Stop | None = None
     settled: bool = False  # told to the settler before the handler ended
     runner: "asyncio.Task[Any] | None" = None  # set only while an async handler is being awaited
-    stopping: threading.Event = field(default_factory=threading.Event)
+
+    def stopping(self) -> bool:
+        return self.stop is not None
 
     def interrupt(self, why: Stop) -> None:
         """Ask the handler to end: an async one is cancelled, a thread can only be told."""
         if self.stop is None:
             self.stop = why
-            self.stopping.set()
             if self.runner is not None:
                 self.runner.cancel()
 

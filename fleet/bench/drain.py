@@ -1,0 +1,57 @@
+"""How fast one worker drains a backlog: `DB=postgresql://… python -m fleet.bench.drain [tasks=60000] [slots=256]`.
+
+The handler is async and sleeps WORK seconds (default 0.001). The database must be empty: the schema is made here.
+Print the figure as a ratio to a bare loop's on the same machine and in the same run, never alone.
+"""
+
+import asyncio
+import os
+import sys
+import time
+
+import uvloop
+
+from fleet import Fleet, Settings
+from fleet.events import Event, TaskSettled
+from fleet.postgres import migrate
+
+WORK = float(os.environ.get("WORK", "0.001"))
+
+
+async def drain(url: str, tasks: int, slots: int) -> tuple[float, float]:
+    """Return tasks submitted and tasks drained, each per second."""
+    app = Fleet(url, settings=Settings(slots=slots))
+    migrate.upgrade(app.database)
+
+    @app.task(idempotent=True)
+    async def noop(i: int, pad: str) -> None:
+        await asyncio.sleep(WORK)
+
+    worker = app.worker()
+    done, settled = asyncio.Event(), 0
+
+    def count(event: Event) -> None:
+        nonlocal settled
+        if isinstance(event, TaskSettled):
+            settled += 1
+            if settled == tasks:
+                done.set()
+
+    worker.events.subscribe(count)
+    async with app:
+        began = time.perf_counter()
+        await app.submit_many(noop, ({"i": i, "pad": "x" * 200} for i in range(tasks)))
+        submitted = tasks / (time.perf_counter() - began)
+        began = time.perf_counter()
+        async with worker:
+            await done.wait()
+            drained = tasks / (time.perf_counter() - began)
+    return submitted, drained
+
+
+if __name__ == "__main__":
+    given = [int(value) for value in sys.argv[1:]]
+    how_many, slots_used = given + [60_000, 256][len(given) :]
+    enqueue, rate = uvloop.run(drain(os.environ["DB"], how_many, slots_used))
+    print(f"fleet enqueue {enqueue:.0f} /s")
+    print(f"fleet drain {rate:.0f} /s  (1 process, {slots_used} slots, {WORK * 1000:g} ms handler)")

@@ -1,0 +1,56 @@
+"""The command line: `fleet NOUN VERB`, one file for each noun. Nothing heavy is imported until a command runs."""
+
+import io
+import sys
+from typing import Any
+
+import click
+
+from fleet import __version__
+from fleet.cli.failures import ExitCode, Refused, refused
+from fleet.cli.lazy import LazyGroup, Target
+
+__all__ = ["main"]
+
+_COMMANDS = {
+    "demo": Target("fleet.demo.command:demo", "Watch a fleet survive the death of its workers."),
+    "worker": Target("fleet.cli.worker:worker", "Run, list and drain workers."),
+    "task": Target("fleet.cli.task:task", "Submit, list, show and cancel tasks."),
+    "dead": Target("fleet.cli.dead:dead", "Judge dead letters: tasks that failed for good."),
+    "queue": Target("fleet.cli.queue:queue", "List, pause and resume queues."),
+    "db": Target("fleet.cli.db:db", "Create and check the schema in the database."),
+    "health": Target("fleet.cli.health:health", "Tell whether the fleet can work: a probe."),
+}
+_EPILOG = """\b
+The database: --database-url, else FLEET_DATABASE_URL or the file that
+FLEET_DATABASE_URL_FILE names, else libpq's PG* variables.
+
+\b
+Exit codes: 0 done, 1 a check failed, 2 wrong usage, 3 database unreachable,
+4 schema does not fit, 5 not found, 6 conflict, 130 interrupted."""
+
+
+class _Root(LazyGroup):
+    """Turns what users can expect to happen into one sentence and an exit code, whatever command it comes from."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="backslashreplace")  # a terminal without UTF-8 is no reason to fail
+        try:
+            return super().invoke(ctx)
+        except (click.ClickException, click.exceptions.Exit):
+            raise
+        except (KeyboardInterrupt, click.Abort):
+            raise Refused("interrupted", ExitCode.INTERRUPTED) from None
+        except Exception as error:
+            refusal = refused(error)
+            if refusal is None:
+                raise
+            raise refusal from error
+
+
+@click.group(cls=_Root, targets=_COMMANDS, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="fleet")
+def main() -> None:
+    """Worker processes behind one PostgreSQL, each holding a lease."""

@@ -1,0 +1,101 @@
+"""What a command ends with when it cannot do what it was asked: one sentence and an exit code. The only place for both."""
+
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+import click
+
+from fleet.errors import (
+    ConfigurationError,
+    DatabaseUnreachable,
+    FleetError,
+    IdempotencyConflict,
+    InvalidArguments,
+    NotFound,
+    SchemaMismatch,
+)
+from fleet.payload import clean_text
+
+if TYPE_CHECKING:
+    import psycopg
+
+_MESSAGE_BYTES = 8192
+_UNDEFINED = {"3F000", "42P01", "42703", "42704", "42883"}  # a schema, table, column, type or function that is not there
+_IN_TIME = {"57014", "55P03", "40P01", "25P03"}  # cancelled by a time-out, or by somebody else's lock
+_PRIVILEGE = "42501"
+
+
+class ExitCode(IntEnum):
+    """The exit codes of every command; documented in `fleet --help`."""
+
+    OK = 0
+    CHECK_FAILED = 1
+    USAGE = 2
+    DATABASE = 3
+    SCHEMA = 4
+    NOT_FOUND = 5
+    CONFLICT = 6
+    INTERRUPTED = 130
+
+
+class Refused(click.ClickException):
+    """The end of a command: a sentence for stderr, made fit for a terminal, and the exit code."""
+
+    def __init__(self, message: str, code: ExitCode) -> None:
+        super().__init__(clean_text(message, _MESSAGE_BYTES))
+        self.exit_code = int(code)
+
+
+def refused(error: BaseException) -> Refused | None:
+    """Return what to tell a user about this exception; None where it is a defect, which deserves its traceback."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    if isinstance(error, FleetError):
+        return Refused(str(error), _code(error))
+    if isinstance(error, UnicodeEncodeError):
+        return Refused("an argument is not valid UTF-8", ExitCode.USAGE)
+    return _of_database(error)
+
+
+def _code(error: FleetError) -> ExitCode:
+    match error:
+        case ConfigurationError() | InvalidArguments():
+            return ExitCode.USAGE
+        case DatabaseUnreachable():
+            return ExitCode.DATABASE
+        case SchemaMismatch():
+            return ExitCode.SCHEMA
+        case NotFound():
+            return ExitCode.NOT_FOUND
+        case IdempotencyConflict():
+            return ExitCode.CONFLICT
+    return ExitCode.CHECK_FAILED
+
+
+def _of_database(error: BaseException) -> Refused | None:
+    import psycopg
+    from sqlalchemy.exc import DBAPIError
+
+    if isinstance(error, DBAPIError) and error.orig is not None:
+        error = error.orig
+    return _of_driver(error) if isinstance(error, psycopg.Error) else None
+
+
+def _of_driver(error: "psycopg.Error") -> Refused | None:
+    import psycopg
+
+    state = error.sqlstate or ""
+    why = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    if state in _UNDEFINED:
+        return Refused(f"the schema does not fit this code: {why}. Run `fleet db upgrade`.", ExitCode.SCHEMA)
+    if state in _IN_TIME:
+        return Refused(f"the database did not answer in time: {why}. Try again.", ExitCode.DATABASE)
+    if state == _PRIVILEGE:
+        return Refused(f"the database does not let this user do it: {why}.", ExitCode.DATABASE)
+    if isinstance(error, psycopg.OperationalError):
+        return Refused(
+            f"the database cannot be reached: {why}. "
+            "Check the address (--database-url, FLEET_DATABASE_URL) and that the server is up.",
+            ExitCode.DATABASE,
+        )
+    return None

@@ -1,0 +1,87 @@
+"""What commands print: data on stdout as a table or JSON, words on stderr. Nothing reaches a terminal unescaped."""
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import click
+
+from fleet.payload import clean_text
+
+Row = Mapping[str, Any]
+Columns = Mapping[str, Callable[[Row], object]]
+
+_CELL_BYTES = 1000
+_TEXT_BYTES = 4 * 1024 * 1024
+_NOTHING = "-"
+
+
+def say(words: str) -> None:
+    """Tell a person something, on stderr."""
+    click.echo(clean_text(words, _TEXT_BYTES), err=True)
+
+
+def print_json(document: object) -> None:
+    """Print one JSON document, in ASCII: whatever a name or an error holds, no terminal acts upon it."""
+    from fleet.postgres.inspect import plain
+
+    click.echo(json.dumps(document, default=plain, indent=2))
+
+
+def print_rows(rows: Sequence[Row], columns: Columns, output: str, *, empty: str) -> None:
+    """Print rows: whole as JSON; or these columns as a table on a terminal, as tab-separated lines elsewhere."""
+    if output == "json":
+        print_json([dict(row) for row in rows])
+    elif not rows:
+        say(empty)
+    elif sys.stdout.isatty():
+        _print_table(rows, columns)
+    else:
+        click.echo("\t".join(columns))
+        for row in rows:
+            click.echo("\t".join(cell(value(row)) for value in columns.values()))
+
+
+def print_fields(row: Row) -> None:
+    """Print everything about one thing, a line or a paragraph for each field."""
+    width = max(map(len, row))
+    for name, value in row.items():
+        text = clean_text(value, _TEXT_BYTES) if isinstance(value, str) else cell(value)
+        first, *more = text.splitlines() or [""]
+        click.echo(f"{name:<{width}}  {first}")
+        for line in more:
+            click.echo(f"{'':<{width}}  {line}")
+
+
+def cell(value: object) -> str:
+    """Return a value as one line of text."""
+    match value:
+        case None | []:
+            return _NOTHING
+        case bool():
+            return "yes" if value else "no"
+        case datetime():
+            return f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"
+        case timedelta():
+            return f"{value.total_seconds():g} s"
+        case list():
+            return ", ".join(cell(member) for member in value)
+    first, *more = str(value).splitlines() or [""]
+    text = " ".join(clean_text(first, _CELL_BYTES).split())
+    return f"{text} ..." if more else text or _NOTHING
+
+
+def _print_table(rows: Sequence[Row], columns: Columns) -> None:
+    from rich.box import SIMPLE
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=SIMPLE, pad_edge=False, show_edge=False)
+    for heading in columns:
+        table.add_column(heading, overflow="fold", no_wrap=heading == "ID")
+    for row in rows:
+        table.add_row(*(Text(cell(value(row))) for value in columns.values()))
+    Console().print(table)

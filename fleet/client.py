@@ -1,0 +1,139 @@
+"""The submitting side's connections, and a reference to what was submitted."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Generic, TypeVar, cast
+from uuid import UUID
+from weakref import WeakKeyDictionary
+
+from psycopg_pool import AsyncConnectionPool, ConnectionPool
+
+from fleet.errors import NotFound, TaskCancelled, TaskFailed
+from fleet.postgres import inspect
+from fleet.postgres.cancel import cancel
+from fleet.postgres.database import AsyncConnection, Connection, Database, Row, Statement, run, run_sync
+from fleet.task import State
+
+R = TypeVar("R")
+Seconds = timedelta | float
+
+_POOL_MAX = 8
+_POLL_SECONDS = (0.005, 0.25)  # how often a caller that waits for a result looks: first and at last
+
+
+class Client:
+    """Pools of connections in autocommit, opened when first needed: one for each event loop, one for plain code."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._pools: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncConnectionPool[AsyncConnection]]
+        self._pools = WeakKeyDictionary()
+        self._pool_sync: ConnectionPool[Connection] | None = None
+
+    async def query(self, statement: Statement, **values: Any) -> list[Row]:
+        """Run one statement on a pooled connection, in autocommit."""
+        async with self.connection() as connection:
+            return await run(connection, statement, **values)
+
+    def query_sync(self, statement: Statement, **values: Any) -> list[Row]:
+        """Do the same from plain code."""
+        if self._pool_sync is None:
+            self._pool_sync = ConnectionPool(
+                self._database.conninfo("client"),
+                min_size=0,
+                max_size=_POOL_MAX,
+                kwargs={"autocommit": True},
+                open=True,
+            )
+        with self._database.reachable(), self._pool_sync.connection() as connection:
+            return run_sync(connection, statement, **values)
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[AsyncConnection]:
+        """Lend a pooled connection in autocommit. Raises DatabaseUnreachable."""
+        loop = asyncio.get_running_loop()
+        pool = self._pools.get(loop)
+        if pool is None:
+            pool = AsyncConnectionPool(
+                self._database.conninfo("client"),
+                min_size=0,
+                max_size=_POOL_MAX,
+                kwargs={"autocommit": True},
+                open=False,
+            )
+            self._pools[loop] = pool
+            await pool.open()
+        with self._database.reachable():
+            async with pool.connection() as connection:
+                yield connection
+
+    async def close(self) -> None:
+        """Close the connections that submitting has opened."""
+        pool = self._pools.pop(asyncio.get_running_loop(), None)
+        if pool is not None:
+            await pool.close()
+        if self._pool_sync is not None:
+            self._pool_sync.close()
+            self._pool_sync = None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRef(Generic[R]):
+    """A task that was submitted."""
+
+    id: UUID
+    client: Client
+
+    async def result(self, timeout: Seconds | None = None) -> R:
+        """Wait until the task is terminal and return what its handler returned, as JSON gives it back.
+
+        Raises TaskFailed, TaskCancelled, NotFound, or TimeoutError: after that nothing is known, ask again.
+        """
+        deadline = None if timeout is None else time.monotonic() + as_duration(timeout).total_seconds()
+        wait, longest = _POLL_SECONDS
+        while True:
+            rows = await self.client.query(inspect.RESULT, id=self.id)
+            found = self._read(inspect.TaskResult(*rows[0]) if rows else None)
+            if found is not None:
+                return cast("R", found[0])
+            if deadline is not None and time.monotonic() + wait > deadline:
+                raise TimeoutError(f"task {self.id} is not finished yet; it goes on")
+            await asyncio.sleep(wait)
+            wait = min(2 * wait, longest)
+
+    async def state(self) -> State:
+        """Return where the task is now. Raises NotFound."""
+        rows = await self.client.query(inspect.RESULT, id=self.id)
+        if not rows:
+            raise NotFound(f"there is no task {self.id}")
+        return State(rows[0][0])
+
+    async def cancel(self) -> State:
+        """Cancel it. CANCELLED: it will not run. RUNNING: its worker is asked to stop. Another state: too late."""
+        async with self.client.connection() as connection:
+            answer = await cancel(connection, [self.id], actor="api")
+        if self.id not in answer:
+            raise NotFound(f"there is no task {self.id}")
+        return answer[self.id][0]
+
+    def _read(self, found: inspect.TaskResult | None) -> tuple[Any] | None:
+        if found is None:
+            raise NotFound(f"there is no task {self.id}; it was never committed, or it was pruned")
+        match State(found.state):
+            case State.SUCCEEDED:
+                return (json.loads(found.result or "null"),)
+            case State.FAILED:
+                raise TaskFailed(self.id, found.failure_code or "", found.failure_reason or "")
+            case State.CANCELLED:
+                raise TaskCancelled(self.id)
+        return None
+
+
+def as_duration(value: Seconds) -> timedelta:
+    """Read seconds as a duration."""
+    return value if isinstance(value, timedelta) else timedelta(seconds=value)

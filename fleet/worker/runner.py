@@ -1,0 +1,82 @@
+"""A worker as a whole process: signals drain it, its supervisor learns its leases, and it exits whatever handlers do."""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from contextlib import suppress
+from typing import NoReturn
+
+import anyio
+
+from fleet.events import Event, LeaseGranted
+from fleet.worker.process import Worker
+
+SUPERVISOR_FD = "FLEET_SUPERVISOR_FD"
+EXIT_STUCK = 70
+
+
+def run(worker: Worker) -> int:
+    """Run until a signal, the supervisor's end or a stuck handler drains it; return the exit code.
+
+    SIGTERM or SIGINT once: drain. Twice: do not wait for handlers. Does not return where a handler cannot be ended.
+    """
+    asked = anyio.run(_serve, worker, backend_options={"use_uvloop": sys.platform != "win32"})
+    if worker.stuck:
+        _exit_at_once(0 if asked else EXIT_STUCK)
+    return 0
+
+
+async def _serve(worker: Worker) -> bool:
+    """Serve until drained; tell whether somebody asked for it."""
+    asked = False
+    channel = _channel()
+    if channel is not None:
+        worker.events.subscribe(lambda event: _report_lease(channel, event))
+    async with worker, anyio.create_task_group() as group:
+
+        async def obey_signals() -> None:
+            nonlocal asked
+            with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+                async for number in signals:
+                    asked = True
+                    worker.drain(f"received {signal.Signals(number).name}")
+
+        group.start_soon(obey_signals, name="signals")
+        if channel is not None:
+            group.start_soon(_follow_supervisor, channel, worker, name="supervisor")
+        await worker.wait()
+        group.cancel_scope.cancel()
+    return asked
+
+
+def _channel() -> socket.socket | None:
+    """Return the socket to the supervisor, if there is one. What handlers start must not inherit it."""
+    number = os.environ.pop(SUPERVISOR_FD, None)
+    if number is None:
+        return None
+    channel = socket.socket(fileno=int(number))
+    channel.set_inheritable(False)
+    channel.setblocking(False)
+    return channel
+
+
+def _report_lease(channel: socket.socket, event: Event) -> None:
+    if isinstance(event, LeaseGranted):
+        with suppress(OSError):  # the supervisor is gone: _follow_supervisor sees it too
+            channel.send(f"{event.lease.id}\n".encode())
+
+
+async def _follow_supervisor(channel: socket.socket, worker: Worker) -> None:
+    """Drain when the supervisor is gone: nobody would restart this process or see it die."""
+    with suppress(OSError):
+        await asyncio.get_running_loop().sock_recv(channel, 1)
+    worker.drain("its supervisor is gone")
+
+
+def _exit_at_once(code: int) -> NoReturn:
+    """Leave a thread behind that will not end: a normal exit would wait for it."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
