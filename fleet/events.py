@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 from uuid import UUID
 
 from fleet.lease import Lease
@@ -40,13 +41,11 @@ class TasksClaimed:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class TaskStarted:
+class TaskStarted(NamedTuple):
     task: ClaimedTask
 
 
-@dataclass(frozen=True, slots=True)
-class TaskSettled:
+class TaskSettled(NamedTuple):
     """The database took it; `state` is where the task is now."""
 
     settlement: Settlement

@@ -107,9 +107,10 @@ class Handler:
     def decode(self, text: str) -> dict[str, Any]:
         """Return the arguments as the function takes them. Raises InvalidArguments where they fit no longer."""
         try:
-            return self._adapter.validate_json(text)
+            arguments: dict[str, Any] = self._adapter.validator.validate_json(text)
         except pydantic.ValidationError as error:
             raise InvalidArguments(f"{self.name}: {_problems(error)}") from None
+        return arguments
 
     def judge(self, task: ClaimedTask, error: BaseException, backoff: BackOff, limit_bytes: int) -> Errored:
         """Decide what follows from an exception: another try after a delay, or the end.
@@ -130,6 +131,8 @@ class Handler:
 
 def encode_result(result: Any, limit_bytes: int) -> str:
     """Return a handler's result as JSON text. Raises InvalidResult where it has no form or is over the limit."""
+    if result is None:
+        return "null"
     try:
         text = encode(result, default=to_jsonable_python)
     except (Unrepresentable, PydanticSerializationError) as error:

@@ -1,11 +1,13 @@
 """JSON as PostgreSQL can hold it: what cannot be carried is refused with the path to the offending value."""
 
+import functools
 import json
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
 DEPTH_MAX = 150
+_PLAIN = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":"))
 
 
 class Unrepresentable(ValueError):
@@ -25,7 +27,7 @@ def encode(value: Any, default: Callable[[Any], Any] | None = None) -> str:
     side reads, and objects of unknown types. The quick way is the C encoder's; the walk is for the suspicious.
     """
     try:
-        text = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"), default=default)
+        text = _PLAIN.encode(value) if default is None else _encoder(default).encode(value)
         text.encode()
     except (ValueError, TypeError, RecursionError) as error:
         for path, why in faults(value, default):
@@ -35,6 +37,11 @@ def encode(value: Any, default: Callable[[Any], Any] | None = None) -> str:
         for path, why in faults(value, default):
             raise Unrepresentable(path, why)
     return text
+
+
+@functools.cache
+def _encoder(default: Callable[[Any], Any]) -> json.JSONEncoder:
+    return json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":"), default=default)
 
 
 def faults(  # noqa: C901, PLR0912 - one case for each kind of value

@@ -58,8 +58,7 @@ class ClaimedTask(NamedTuple):
     lease: Lease
 
 
-@dataclass(frozen=True, slots=True)
-class Succeeded:
+class Succeeded(NamedTuple):
     """The handler returned. `result` is JSON text."""
 
     result: str

@@ -12,14 +12,14 @@ import time
 import uvloop
 
 from fleet import Fleet, Settings
-from fleet.events import Event, TaskSettled
+from fleet.events import Event, TaskSettled, TasksClaimed
 from fleet.postgres import migrate
 
 WORK = float(os.environ.get("WORK", "0.001"))
 
 
-async def drain(url: str, tasks: int, slots: int) -> tuple[float, float]:
-    """Return tasks submitted and tasks drained, each per second."""
+async def drain(url: str, tasks: int, slots: int) -> tuple[float, float, float]:
+    """Return tasks submitted and tasks drained, each per second, and this process's CPU seconds for each drained."""
     app = Fleet(url, settings=Settings(slots=slots))
     migrate.upgrade(app.database)
 
@@ -42,16 +42,17 @@ async def drain(url: str, tasks: int, slots: int) -> tuple[float, float]:
         began = time.perf_counter()
         await app.submit_many(noop, ({"i": i, "pad": "x" * 200} for i in range(tasks)))
         submitted = tasks / (time.perf_counter() - began)
-        began = time.perf_counter()
+        began, spent = time.perf_counter(), time.process_time()
         async with worker:
             await done.wait()
             drained = tasks / (time.perf_counter() - began)
-    return submitted, drained
+            cost = (time.process_time() - spent) / tasks
+    return submitted, drained, cost
 
 
 if __name__ == "__main__":
     given = [int(value) for value in sys.argv[1:]]
     how_many, slots_used = given + [60_000, 256][len(given) :]
-    enqueue, rate = uvloop.run(drain(os.environ["DB"], how_many, slots_used))
+    enqueue, rate, cpu = uvloop.run(drain(os.environ["DB"], how_many, slots_used))
     print(f"fleet enqueue {enqueue:.0f} /s")
-    print(f"fleet drain {rate:.0f} /s  (1 process, {slots_used} slots, {WORK * 1000:g} ms handler)")
+    print(f"fleet drain {rate:.0f} /s  (1 process, {slots_used} slots, {WORK * 1000:g} ms handler, {cpu * 1e6:.0f} µs CPU)")

@@ -42,12 +42,14 @@ class _Root(LazyGroup):
         except (click.ClickException, click.exceptions.Exit):
             raise
         except (KeyboardInterrupt, click.Abort):
-            raise Refused("interrupted", ExitCode.INTERRUPTED) from None
+            refusal = Refused("interrupted", ExitCode.INTERRUPTED)
         except Exception as error:
-            refusal = refused(error)
-            if refusal is None:
+            expected = refused(error)
+            if expected is None:
                 raise
-            raise refusal from error
+            refusal = expected
+        click.echo(f"Error: {refusal.message}", err=True)
+        raise click.exceptions.Exit(refusal.code)
 
 
 @click.group(cls=_Root, targets=_COMMANDS, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})

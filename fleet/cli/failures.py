@@ -3,8 +3,6 @@
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-import click
-
 from fleet.errors import (
     ConfigurationError,
     DatabaseUnreachable,
@@ -20,7 +18,13 @@ if TYPE_CHECKING:
     import psycopg
 
 _MESSAGE_BYTES = 8192
-_UNDEFINED = {"3F000", "42P01", "42703", "42704", "42883"}  # a schema, table, column, type or function that is not there
+_UNDEFINED = {
+    "3F000",
+    "42P01",
+    "42703",
+    "42704",
+    "42883",
+}  # a schema, table, column, type or function that is not there
 _IN_TIME = {"57014", "55P03", "40P01", "25P03"}  # cancelled by a time-out, or by somebody else's lock
 _PRIVILEGE = "42501"
 
@@ -38,18 +42,21 @@ class ExitCode(IntEnum):
     INTERRUPTED = 130
 
 
-class Refused(click.ClickException):
+class Refused(Exception):
     """The end of a command: a sentence for stderr, made fit for a terminal, and the exit code."""
 
     def __init__(self, message: str, code: ExitCode) -> None:
-        super().__init__(clean_text(message, _MESSAGE_BYTES))
-        self.exit_code = int(code)
+        self.message = clean_text(message, _MESSAGE_BYTES)
+        super().__init__(self.message)
+        self.code = code
 
 
 def refused(error: BaseException) -> Refused | None:
     """Return what to tell a user about this exception; None where it is a defect, which deserves its traceback."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
+    if isinstance(error, Refused):
+        return error
     if isinstance(error, FleetError):
         return Refused(str(error), _code(error))
     if isinstance(error, UnicodeEncodeError):

@@ -6,41 +6,28 @@ from typing import Any, TypeVar
 
 import click
 
-from fleet.config import duration
+from fleet import config
 from fleet.errors import ConfigurationError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-class Duration(click.ParamType):
-    """A number of seconds, or one with its unit."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
-        if isinstance(value, timedelta):
-            return value
-        try:
-            return duration(str(value), "it")
-        except ConfigurationError as error:
-            self.fail(str(error), param, ctx)
+_QUEUE_NAME_MAX = 200
 
 
-class QueueName(click.ParamType):
-    """A name as the rest of the system accepts it."""
-
-    name = "queue"
-    _LENGTH_MAX = 200
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        text = str(value)
-        if not (0 < len(text) <= self._LENGTH_MAX and text.isprintable()):
-            self.fail(f"a queue's name has 1 to {self._LENGTH_MAX} printable characters", param, ctx)
-        return text
+def duration(text: str) -> timedelta:
+    """Read a number of seconds, or one with its unit."""
+    try:
+        return config.duration(text, "it")
+    except ConfigurationError as error:
+        raise click.BadParameter(str(error)) from None
 
 
-DURATION = Duration()
-QUEUE_NAME = QueueName()
+def queue_name(text: str) -> str:
+    """Read a queue's name, as the rest of the system accepts it."""
+    if not (0 < len(text) <= _QUEUE_NAME_MAX and text.isprintable()):
+        raise click.BadParameter(f"a queue's name has 1 to {_QUEUE_NAME_MAX} printable characters")
+    return text
 
 
 def database_option(command: Command) -> Command:

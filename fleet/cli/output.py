@@ -11,7 +11,7 @@ import click
 from fleet.payload import clean_text
 
 Row = Mapping[str, Any]
-Columns = Mapping[str, Callable[[Row], object]]
+Columns = Mapping[str, str | Callable[[Row], object]]  # heading → key, or what makes the cell of the row
 
 _CELL_BYTES = 1000
 _TEXT_BYTES = 4 * 1024 * 1024
@@ -41,7 +41,7 @@ def print_rows(rows: Sequence[Row], columns: Columns, output: str, *, empty: str
     else:
         click.echo("\t".join(columns))
         for row in rows:
-            click.echo("\t".join(cell(value(row)) for value in columns.values()))
+            click.echo("\t".join(_cells(row, columns)))
 
 
 def print_fields(row: Row) -> None:
@@ -73,6 +73,10 @@ def cell(value: object) -> str:
     return f"{text} ..." if more else text or _NOTHING
 
 
+def _cells(row: Row, columns: Columns) -> list[str]:
+    return [cell(row[value] if isinstance(value, str) else value(row)) for value in columns.values()]
+
+
 def _print_table(rows: Sequence[Row], columns: Columns) -> None:
     from rich.box import SIMPLE
     from rich.console import Console
@@ -83,5 +87,5 @@ def _print_table(rows: Sequence[Row], columns: Columns) -> None:
     for heading in columns:
         table.add_column(heading, overflow="fold", no_wrap=heading == "ID")
     for row in rows:
-        table.add_row(*(Text(cell(value(row))) for value in columns.values()))
+        table.add_row(*map(Text, _cells(row, columns)))
     Console().print(table)

@@ -50,6 +50,11 @@ def array(values: Iterable[object]) -> str:
     return "{" + ",".join(map(str, values)) + "}"
 
 
+def text_array(values: Iterable[str]) -> str:
+    """Return texts as an array literal."""
+    return "{" + ",".join(['"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"' for value in values]) + "}"
+
+
 class Database:
     """Where the fleet's tables are, and how sessions on them behave."""
 

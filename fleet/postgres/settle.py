@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from fleet.lease import Lease
-from fleet.postgres.database import AsyncConnection, Row, Statement, array, run
+from fleet.postgres.database import AsyncConnection, Row, Statement, array, run, text_array
 from fleet.task import Cancelled, Errored, Outcome, Released, Settlement, State, Succeeded, Verdict
 
 # "held" has no condition but the primary key, so no statistics can lure the planner to the running index; it locks in the
@@ -148,7 +148,7 @@ async def succeed(connection: AsyncConnection, lease: Lease, settlements: Sequen
         lease=lease.id,
         ids=array(task.id for task, _ in settlements),
         attempts=array(task.attempt for task, _ in settlements),
-        results=[_result(settlement.outcome) for settlement in settlements],
+        results=text_array(_result(outcome) for _, outcome in settlements),
     )
     return answers | _answers(rows)
 

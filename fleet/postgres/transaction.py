@@ -5,7 +5,7 @@ from typing import Any
 import psycopg
 from psycopg.rows import tuple_row
 from sqlalchemy import Connection as AlchemyConnection
-from sqlalchemy import text
+from sqlalchemy import TextClause, text
 from sqlalchemy.ext.asyncio import AsyncConnection as AlchemyAsyncConnection
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
@@ -25,7 +25,7 @@ async def run_in(transaction: AsyncTransaction | Transaction, statement: Stateme
                 await cursor.execute(statement.native, values)
                 return _one(await cursor.fetchone())
         case AsyncSession() | AlchemyAsyncConnection():
-            return tuple((await transaction.execute(text(statement.text), values)).one())
+            return tuple((await transaction.execute(_text(statement), values)).one())
         case psycopg.Connection() | Session() | AlchemyConnection():
             raise ConfigurationError("this transaction is synchronous: use submit_sync")
     raise _unknown(transaction)
@@ -39,10 +39,15 @@ def run_in_sync(transaction: AsyncTransaction | Transaction, statement: Statemen
                 cursor.execute(statement.native, values)
                 return _one(cursor.fetchone())
         case Session() | AlchemyConnection():
-            return tuple(transaction.execute(text(statement.text), values).one())
+            return tuple(transaction.execute(_text(statement), values).one())
         case psycopg.AsyncConnection() | AsyncSession() | AlchemyAsyncConnection():
             raise ConfigurationError("this transaction is asynchronous: use `await submit(…)`")
     raise _unknown(transaction)
+
+
+def _text(statement: Statement) -> TextClause:
+    """SQLAlchemy takes no parameter that a cast follows, unless the cast's colons are escaped."""
+    return text(statement.text.replace("::", r"\:\:"))
 
 
 def _one(row: Row | None) -> Row:

@@ -59,6 +59,7 @@ class Claimer:
     def end(self) -> None:
         """Claim no more; `run` returns when the statement that is under way has been answered."""
         self._ending = True
+        self._keeper.wait_no_more()
         self.wake.set()
         self._slots.changed.set()
 
@@ -82,6 +83,7 @@ class Claimer:
 
     async def drain(self, lease: Lease) -> None:
         """Give up the right to claim, and hand back what nobody knows of. Call it after `run` has returned."""
+        await self._disconnect()  # it may have died unnoticed while all slots were busy
         connection = await self._connect()
         await heartbeat.drain(connection, lease.id)
         if self._checks:
@@ -89,6 +91,7 @@ class Claimer:
 
     async def close_lease(self, lease: Lease) -> None:
         """DRAINING → RELEASED: nothing is held any more."""
+        await self._disconnect()
         await heartbeat.close(await self._connect(), lease)
 
     async def close(self) -> None:
@@ -132,7 +135,8 @@ class Claimer:
             self._checks = [sent, sent + again, sent + 2 * again]
             raise
         if claimed is None:
-            await self._keeper.renewal()
+            if not self._ending:
+                await self._keeper.renewal()
             return True
         now = time.monotonic()
         self._lanes.learn(

@@ -55,6 +55,7 @@ class Keeper:
         self._turned_at = time.monotonic()
         self._beat_now = threading.Event()
         self._stopping = False
+        self._retired = False
         self._renewed = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="fleet-keeper", daemon=True)
         self._connection: Connection | None = None
@@ -74,6 +75,14 @@ class Keeper:
         self._renewed.clear()
         self._beat_now.set()
         await self._renewed.wait()
+
+    def wait_no_more(self) -> None:
+        """Let whoever waits for a renewal go on without it."""
+        self._renewed.set()
+
+    def retire(self) -> None:
+        """Keep this lease as long as it lasts, and register no other."""
+        self._retired = True
 
     async def stop(self) -> None:
         self._stopping = True
@@ -97,7 +106,8 @@ class Keeper:
     def _beat(self) -> None:
         lease = self.lease
         if lease is None:
-            self._tell(self._callbacks.granted, self._register())
+            if not self._retired:
+                self._tell(self._callbacks.granted, self._register())
             return
         sent = time.monotonic()
         with self._connected() as connection:

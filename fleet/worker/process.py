@@ -124,7 +124,7 @@ class Worker:
             settings,
             events,
             report=self._settler.put,
-            may_start=self._may_start,
+            refusal=self._refusal,
             fetch_args=self._fetch_args,
             on_stuck=self._on_stuck,
         )
@@ -147,6 +147,7 @@ class Worker:
                 claims_over = asyncio.Event()
                 parts.start_soon(self._claim, claims_over)
                 await self._drain.wait()
+                self._keeper.retire()
                 self._claimer.end()
                 await claims_over.wait()
                 await self._drain_in_order()
@@ -224,8 +225,11 @@ class Worker:
     def _cancel_asked(self, cancels: frozenset[tuple[UUID, int]]) -> None:
         self._slots.interrupt(Stop.CANCEL, lambda execution: (execution.task.id, execution.task.attempt) in cancels)
 
-    def _may_start(self, lease: Lease) -> bool:
-        return self._keeper.holds(lease)
+    def _refusal(self, lease: Lease) -> Stop | None:
+        """Say why nothing may start under this lease now, if so."""
+        if self._drain.is_set():
+            return Stop.DRAIN
+        return None if self._keeper.holds(lease) else Stop.LEASE
 
     async def _fetch_args(self, task: ClaimedTask) -> str | None:
         """Fetch large arguments on a connection of its own, so that megabytes on their way hold up nobody."""

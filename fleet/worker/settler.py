@@ -121,7 +121,7 @@ class Settler:
         late = []
         for settlement in settlements:
             key = (settlement.task.id, settlement.task.attempt)
-            self._open[key] += 1
+            self._open[key] = self._open.get(key, 0) + 1  # an attempt settled early has left, its own report comes after
             if self._open[key] > 1:
                 late.append(settlement)
             else:

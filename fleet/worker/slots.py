@@ -52,7 +52,7 @@ class Execution:
 
 
 class Slots:
-    """Runs claimed tasks and reports how each ended to `report`; `may_start` is asked right before each start."""
+    """Runs claimed tasks and reports how each ended to `report`; `refusal` is asked right before each start."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Slots:
         events: Events,
         *,
         report: Callable[[Settlement], None],
-        may_start: Callable[[Lease], bool],
+        refusal: Callable[[Lease], Stop | None],
         fetch_args: Callable[[ClaimedTask], Awaitable[str | None]],
         on_stuck: Callable[[ClaimedTask], None],
     ) -> None:
@@ -71,12 +71,12 @@ class Slots:
         self._settings = settings
         self._events = events
         self._report = report
-        self._may_start = may_start
+        self._refusal = refusal
         self._fetch_args = fetch_args
         self._on_stuck = on_stuck
         self._backoff = BackOff(settings.backoff_base, settings.backoff_cap)
         self._waiting: deque[ClaimedTask] = deque()
-        self._tickets = asyncio.Semaphore(0)
+        self._idle: deque[asyncio.Future[None]] = deque()
         self._running: dict[tuple[UUID, int], Execution] = {}
         self._threads = ThreadPoolExecutor(settings.slots, thread_name_prefix="fleet-handler")
 
@@ -99,8 +99,10 @@ class Slots:
     def put(self, tasks: Sequence[ClaimedTask]) -> None:
         """Start these tasks: there must be as many free slots."""
         self._waiting.extend(tasks)
-        for _ in tasks:
-            self._tickets.release()
+        for _ in range(min(len(tasks), len(self._idle))):
+            woken = self._idle.popleft()
+            if not woken.done():
+                woken.set_result(None)
 
     def hand_back_waiting(self, why: str) -> None:
         """Release every task that has not started."""
@@ -125,34 +127,38 @@ class Slots:
 
     async def run(self) -> None:
         """Be one slot, for ever."""
+        loop, runner = asyncio.get_running_loop(), asyncio.current_task()
+        assert runner is not None  # noqa: S101 - a coroutine runs in a task
         while True:
-            await self._tickets.acquire()
-            if not self._waiting:
-                continue  # it was handed back
+            while not self._waiting:
+                woken = loop.create_future()
+                self._idle.append(woken)
+                await woken
             task = self._waiting.popleft()
             execution = Execution(task, self._handlers[task.name])
             key = (task.id, task.attempt)
             self._running[key] = execution
             try:
-                outcome = await self._start(execution)
+                outcome = await self._start(execution, runner)
             finally:
                 del self._running[key]
             if outcome is not None:
                 self._report(Settlement(task, outcome))
             self.changed.set()
 
-    async def _start(self, execution: Execution) -> Outcome | None:
+    async def _start(self, execution: Execution, runner: "asyncio.Task[Any]") -> Outcome | None:
         if execution.task.args is None:
             text = await self._fetch_args(execution.task)
             if text is None:
                 return None  # the attempt is not ours any more
             execution.task = execution.task._replace(args=text)
-        if execution.stop is not None or not self._may_start(execution.task.lease):
-            return Released((execution.stop or Stop.LEASE).value)
+        refused = execution.stop or self._refusal(execution.task.lease)
+        if refused is not None:
+            return Released(refused.value)
         self._events.emit(TaskStarted(execution.task))
         watch = self._watch(execution)
         try:
-            return await self._execute(execution)
+            return await self._execute(execution, runner)
         finally:
             if watch is not None:
                 watch.cancel()
@@ -165,8 +171,7 @@ class Slots:
 
     def _time_out(self, execution: Execution) -> None:
         execution.interrupt(Stop.TIMEOUT)
-        grace = self._settings.margin.total_seconds() if execution.handler.is_async else 0.0
-        asyncio.get_running_loop().call_later(grace, self._give_up, execution)
+        asyncio.get_running_loop().call_later(self._settings.margin.total_seconds(), self._give_up, execution)
 
     def _give_up(self, execution: Execution) -> None:
         if self._running.get((execution.task.id, execution.task.attempt)) is execution:
@@ -174,17 +179,16 @@ class Slots:
             self._events.emit(TaskStuck(execution.task))
             self._on_stuck(execution.task)
 
-    async def _execute(self, execution: Execution) -> Outcome:
+    async def _execute(self, execution: Execution, runner: "asyncio.Task[Any]") -> Outcome:
         task, handler = execution.task, execution.handler
-        token = current_task.set(task)
+        current_task.set(task)
         try:
-            result = await self._call(execution)
+            result = await self._call(execution, runner)
             return Succeeded(encode_result(result, self._settings.result_bytes_max))
         except asyncio.CancelledError as error:
             if execution.stop is not None:
                 return self._stopped(execution, execution.stop)
-            current = asyncio.current_task()
-            if current is not None and current.cancelling():
+            if runner.cancelling():
                 raise  # it is the slot itself that ends
             return handler.judge(task, error, self._backoff, self._settings.error_bytes_max)
         except InvalidResult as error:
@@ -193,10 +197,8 @@ class Slots:
             if execution.stop is not None and handler.is_async:
                 return self._stopped(execution, execution.stop, error)
             return handler.judge(task, error, self._backoff, self._settings.error_bytes_max)
-        finally:
-            current_task.reset(token)
 
-    async def _call(self, execution: Execution) -> Any:
+    async def _call(self, execution: Execution, runner: "asyncio.Task[Any]") -> Any:
         task, handler = execution.task, execution.handler
         arguments = handler.decode(task.args or "{}")
         if handler.context_name is not None:
@@ -206,13 +208,12 @@ class Slots:
         if not handler.is_async:
             call = functools.partial(contextvars.copy_context().run, handler.function, **arguments)
             return await asyncio.get_running_loop().run_in_executor(self._threads, call)
-        runner = asyncio.current_task()
         execution.runner = runner
         try:
             return await handler.function(**arguments)
         finally:
             execution.runner = None
-            if execution.stop is not None and runner is not None:
+            if execution.stop is not None:
                 runner.uncancel()
 
     def _stopped(self, execution: Execution, why: Stop, error: BaseException | None = None) -> Outcome:

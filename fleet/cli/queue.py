@@ -1,0 +1,84 @@
+"""`fleet queue`: list, pause and resume queues."""
+
+from typing import TYPE_CHECKING
+
+import click
+
+from fleet.cli.options import database_option, output_option, queue_name
+from fleet.cli.output import Columns, Row, print_json, print_rows, say
+from fleet.cli.session import act, actor, ask, open_database
+from fleet.errors import NotFound
+
+if TYPE_CHECKING:
+    from fleet.postgres.database import AsyncConnection
+
+
+def _queued_words(row: Row) -> str:
+    from fleet.postgres.inspect import QUEUED_MAX
+
+    return f"{row['queued']}{'+' if row['queued'] >= QUEUED_MAX else ''}"
+
+
+_COLUMNS: Columns = {
+    "QUEUE": "name",
+    "PAUSED": "paused",
+    "WORKERS": "workers",
+    "QUEUED": _queued_words,
+}
+
+
+@click.group()
+def queue() -> None:
+    """List, pause and resume queues."""
+
+
+@queue.command("list")
+@output_option
+@database_option
+def list_(*, output: str, database_url: str | None) -> None:
+    """List the queues, who serves them, and how many tasks wait (counted up to 10,000)."""
+    from fleet.postgres import inspect
+
+    rows = ask(open_database(database_url), inspect.queues())
+    print_rows(rows, _COLUMNS, output, empty="no queue is known yet: no worker has run and no task waits")
+
+
+@queue.command()
+@click.argument("name", type=queue_name)
+@output_option
+@database_option
+def pause(*, name: str, output: str, database_url: str | None) -> None:
+    """Let nobody start tasks of this queue. What runs goes on."""
+    from fleet.postgres import queue as queues
+
+    async def verb(connection: "AsyncConnection") -> bool:
+        return await queues.pause(connection, name, actor())
+
+    changed = act(open_database(database_url), verb)
+    say(f"queue {name!r} is paused" if changed else f"queue {name!r} was paused already")
+    _print_outcome(name, output, paused=True, changed=changed)
+
+
+@queue.command()
+@click.argument("name", type=queue_name)
+@output_option
+@database_option
+def resume(*, name: str, output: str, database_url: str | None) -> None:
+    """Let tasks of this queue be started again."""
+    from fleet.postgres import inspect
+    from fleet.postgres import queue as queues
+
+    async def verb(connection: "AsyncConnection") -> bool:
+        return await queues.resume(connection, name, actor())
+
+    database = open_database(database_url)
+    changed = act(database, verb)
+    if not changed and name not in [row["name"] for row in ask(database, inspect.queues())]:
+        raise NotFound(f"there is no queue {name!r}; see `fleet queue list`")
+    say(f"queue {name!r} goes on" if changed else f"queue {name!r} was not paused")
+    _print_outcome(name, output, paused=False, changed=changed)
+
+
+def _print_outcome(name: str, output: str, *, paused: bool, changed: bool) -> None:
+    if output == "json":
+        print_json({"name": name, "paused": paused, "changed": changed})

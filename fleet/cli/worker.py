@@ -1,0 +1,185 @@
+"""`fleet worker`: run workers, list them, drain one."""
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import click
+
+from fleet.cli.application import VARIABLE, load_app
+from fleet.cli.failures import ExitCode, Refused
+from fleet.cli.options import database_option, duration, limit_option, output_option, queue_name
+from fleet.cli.output import Columns, Row, print_json, print_rows, say
+from fleet.cli.session import act, ask, open_database
+from fleet.config import Settings
+from fleet.errors import NotFound
+
+if TYPE_CHECKING:
+    from fleet.postgres.database import AsyncConnection
+
+_PROCESSES_MAX = 1000
+_NAMESAKES_MAX = 1000
+
+
+def _lease_words(row: Row) -> str:
+    if row["state"] not in ("LIVE", "DRAINING"):
+        return "over"
+    seconds = row["expires_in_seconds"]
+    return f"{seconds:.0f} s left" if seconds > 0 else f"expired {-seconds:.0f} s ago"
+
+
+_COLUMNS: Columns = {
+    "ID": "id",
+    "WORKER": "worker",
+    "HOST": "host",
+    "STATE": "state",
+    "RUNNING": lambda row: f"{row['running']}/{row['slots']}",
+    "QUEUES": "queues",
+    "LEASE": _lease_words,
+}
+
+
+@click.group()
+def worker() -> None:
+    """Run, list and drain workers."""
+
+
+@worker.command()
+@click.argument("app", metavar="[MODULE:APP]", required=False)
+@click.option("--processes", type=click.IntRange(1, _PROCESSES_MAX), default=1, show_default=True, help="So many.")
+@click.option("--queue", "queues", type=queue_name, multiple=True, help="Serve this queue; default: all of the app's.")
+@click.option("--slots", type=int, help="Handlers at once in each process.")
+@click.option("--ttl", type=duration, help="How long a lease lasts that is not renewed, such as 30s.")
+@click.option("--drain-timeout", type=duration, help="How long a drain waits for running handlers.")
+@click.option("--name", help="What the worker is called; default: worker-PID.")
+@click.option("--log", type=click.Choice(["console", "json"]), help="Default: console, or what the app has set up.")
+@click.option(
+    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
+)
+@database_option
+def run(
+    *,
+    app: str | None,
+    processes: int,
+    queues: Sequence[str],
+    slots: int | None,
+    ttl: timedelta | None,
+    drain_timeout: timedelta | None,
+    name: str | None,
+    log: str | None,
+    log_level: str,
+    database_url: str | None,
+) -> None:
+    """Run the tasks of MODULE:APP (default: FLEET_APP) until a signal, which drains.
+
+    Every setting can be given by the environment too: FLEET_TTL=30s, FLEET_SLOTS=64 and so on.
+    """
+    from fleet.events import Events
+    from fleet.postgres import migrate
+    from fleet.worker import runner, supervisor
+
+    settings = Settings.from_environment(os.environ, slots=slots, ttl=ttl, drain_timeout=drain_timeout)
+    database = open_database(database_url, settings)
+    migrate.check(database)
+    fleet = load_app(app)
+    fleet.use(database, settings)
+    events = Events()
+    _start_logging(events, log, log_level)
+    if processes == 1:
+        code = runner.run(fleet.worker(queues=queues, name=name, events=events))
+    else:
+        if database_url:
+            # By the environment: the arguments of a process can be read by everybody on the machine.
+            os.environ["FLEET_DATABASE_URL"] = database_url
+        options = {"--slots": slots, "--ttl": ttl, "--drain-timeout": drain_timeout, "--name": name, "--log": log}
+        code = supervisor.run(
+            _child(app, queues, options | {"--log-level": log_level}), processes, database, settings, events
+        )
+    raise click.exceptions.Exit(code)
+
+
+@worker.command("list")
+@click.option("--all", "every", is_flag=True, help="Those whose lease is over, too.")
+@limit_option
+@output_option
+@database_option
+def list_(*, every: bool, limit: int, output: str, database_url: str | None) -> None:
+    """List the workers and their leases, the youngest first."""
+    from fleet.postgres import inspect
+
+    rows = ask(open_database(database_url), inspect.workers(every=every, limit=limit))
+    print_rows(rows, _COLUMNS, output, empty="no worker is on record" if every else "no worker is running")
+    if len(rows) == limit:
+        say(f"only the youngest {limit} are shown; see --limit")
+
+
+@worker.command()
+@click.argument("which", metavar="ID|NAME")
+@click.option("--all", "every", is_flag=True, help="All of that name, where several have it.")
+@output_option
+@database_option
+def drain(*, which: str, every: bool, output: str, database_url: str | None) -> None:
+    """Let a worker claim no more, finish what it runs, and end.
+
+    Returns at once: the worker learns of it by its next heartbeat. Its supervisor, if it has one, starts another.
+    """
+    from fleet.postgres import heartbeat
+
+    database = open_database(database_url)
+    rows = _current(ask(database, _leases(which)), which)
+    if len(rows) > 1 and not every:
+        ids = ", ".join(str(row["id"]) for row in rows)
+        raise Refused(f"{len(rows)} workers are called {which!r}: give an id ({ids}), or --all", ExitCode.CONFLICT)
+
+    async def drain_each(connection: "AsyncConnection") -> list[dict[str, Any]]:
+        return [
+            {"id": row["id"], "worker": row["worker"], "changed": await heartbeat.drain(connection, row["id"])}
+            for row in rows
+        ]
+
+    done = act(database, drain_each)
+    for each in done:
+        say(f"{each['worker']} ({each['id']}) " + ("drains" if each["changed"] else "is draining already"))
+    if output == "json":
+        print_json(done)
+
+
+def _leases(which: str) -> Any:
+    from fleet.postgres import inspect
+
+    try:
+        return inspect.workers(every=True, lease_id=UUID(which))
+    except ValueError:
+        return inspect.workers(every=True, name=which, limit=_NAMESAKES_MAX)
+
+
+def _current(rows: Sequence[Row], which: str) -> list[Row]:
+    """Return those that are not over yet."""
+    if not rows:
+        raise NotFound(f"there is no worker {which!r}; see `fleet worker list`")
+    current = [row for row in rows if row["state"] in ("LIVE", "DRAINING")]
+    if not current:
+        raise Refused(f"the lease of {which!r} is over already ({rows[0]['state']})", ExitCode.CONFLICT)
+    return current
+
+
+def _child(app: str | None, queues: Sequence[str], options: Mapping[str, object]) -> list[str]:
+    """Return the command line of one worker process."""
+    command = [sys.executable, "-m", "fleet", "worker", "run", app or os.environ[VARIABLE]]
+    for queue in queues:
+        command += [f"--queue={queue}"]
+    for option, value in options.items():
+        if value is not None:
+            text = f"{value.total_seconds()}s" if isinstance(value, timedelta) else str(value)
+            command += [f"{option}={text}"]
+    return command
+
+
+def _start_logging(events: Any, log: str | None, log_level: str) -> None:
+    from fleet import logs
+
+    logs.configure(log, log_level)
+    logs.subscribe(events)
