@@ -4,7 +4,7 @@ All periods follow from the lease's TTL unless they are given; TTL 30 s makes th
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ class Settings:
     result_bytes_max: int = 1024 * 1024
     error_bytes_max: int = 16 * 1024
     retention: timedelta = timedelta(days=7)  # how long a finished task is kept
+    _derived: frozenset[str] = field(default=frozenset(), init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         second = timedelta(seconds=1)
@@ -53,9 +54,10 @@ class Settings:
             "statement_timeout": min(self.ttl / 3, 10 * second),
             "lock_timeout": min(self.ttl / 15, 2 * second),
         }
-        for name, value in derived.items():
-            if getattr(self, name) == FROM_TTL:
-                object.__setattr__(self, name, value)
+        left_open = frozenset(name for name in derived if getattr(self, name) == FROM_TTL)
+        for name in left_open:
+            object.__setattr__(self, name, derived[name])
+        object.__setattr__(self, "_derived", left_open)
         self._check()
 
     def _check(self) -> None:
@@ -87,8 +89,15 @@ class Settings:
     def _facts(self, rule: str) -> str:
         words = rule.replace("*", " ").split()
         return ", ".join(
-            f"{field.name} is {_plain(getattr(self, field.name))}" for field in fields(self) if field.name in words
+            f"{each.name} is {_plain(getattr(self, each.name))}" for each in fields(self) if each.name in words
         )
+
+    def changed(self, **given: Any) -> "Settings":
+        """Return these settings with what is given (and not None); what followed from the TTL follows from the new one."""
+        kept = {
+            each.name: getattr(self, each.name) for each in fields(self) if each.init and each.name not in self._derived
+        }
+        return Settings(**kept | {name: value for name, value in given.items() if value is not None})
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str], **given: Any) -> "Settings":
@@ -97,11 +106,11 @@ class Settings:
         Durations are seconds, or a number with ms, s, m, h or d.
         """
         values = {name: value for name, value in given.items() if value is not None}
-        for field in fields(cls):
-            variable = f"FLEET_{field.name.upper()}"
-            text = environ.get(variable)
-            if text is not None and field.name not in values:
-                values[field.name] = _whole(variable, text) if field.type is int else duration(text, variable)
+        for each in fields(cls):
+            variable = f"FLEET_{each.name.upper()}"
+            text = environ.get(variable) if each.init else None
+            if text is not None and each.name not in values:
+                values[each.name] = _whole(variable, text) if each.type is int else duration(text, variable)
         return cls(**values)
 
 
@@ -137,8 +146,11 @@ def database_url(environ: Mapping[str, str], given: str | None = None) -> str | 
     path = environ.get("FLEET_DATABASE_URL_FILE")
     if path:
         try:
-            return Path(path).read_text(encoding="utf-8").strip()
-        except OSError as error:
-            raise ConfigurationError(f"FLEET_DATABASE_URL_FILE names {path}: {error.strerror}") from None
+            url = Path(path).read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigurationError(f"FLEET_DATABASE_URL_FILE names {path}, which cannot be read: {error}") from None
+        if not url:
+            raise ConfigurationError(f"FLEET_DATABASE_URL_FILE names {path}, which is empty")
+        return url
     named = any(environ.get(variable) for variable in ("PGHOST", "PGHOSTADDR", "PGSERVICE", "PGDATABASE"))
     return "" if named else None

@@ -65,6 +65,7 @@ class JsonFormatter(logging.Formatter):
             "time": _moment(record),
             "level": record.levelname.lower(),
             "logger": record.name,
+            "pid": record.process,
             "message": line.message,
             **line.fields,
             **_context(record),

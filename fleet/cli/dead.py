@@ -132,7 +132,7 @@ def _judge(
     else:
         seen = _seen_by_filter(database, filters)
         if seen and not yes:
-            _ask_first(verb, len(seen))
+            _ask_first(verb)
     moved = set(act(database, lambda connection: _in_batches(connection, verb, seen)))
     left = [task_id for task_id in seen if task_id not in moved]
     if output == "json":
@@ -164,14 +164,15 @@ def _seen_by_filter(database: "Database", filters: Mapping[str, Any]) -> Seen:
 
     rows = ask(database, inspect.dead_attempts(**filters, limit=_BULK_MAX + 1))
     more = len(rows) > _BULK_MAX
-    say(f"{min(len(rows), _BULK_MAX)} dead letters match" + (", and more: run it again for the rest" if more else ""))
+    number = f"the oldest {_BULK_MAX:,} of more; run it again for the rest" if more else str(len(rows))
+    say(f"dead letters that match: {number}")
     return {row["id"]: row["attempt"] for row in rows[:_BULK_MAX]}
 
 
-def _ask_first(verb: Verb, number: int) -> None:
+def _ask_first(verb: Verb) -> None:
     if not sys.stdin.isatty():
-        raise click.UsageError(f"add --yes to {verb.word} {number} dead letters without being asked")
-    if not click.confirm(f"{verb.word} {number} dead letters?", err=True):
+        raise click.UsageError(f"add --yes to {verb.word} them without being asked")
+    if not click.confirm(f"{verb.word} them?", err=True):
         raise Refused("nothing was changed", ExitCode.CHECK_FAILED)
 
 

@@ -53,8 +53,6 @@ class Refused(Exception):
 
 def refused(error: BaseException) -> Refused | None:
     """Return what to tell a user about this exception; None where it is a defect, which deserves its traceback."""
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
     if isinstance(error, Refused):
         return error
     if isinstance(error, FleetError):

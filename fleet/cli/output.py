@@ -16,6 +16,8 @@ Columns = Mapping[str, str | Callable[[Row], object]]  # heading → key, or wha
 _CELL_BYTES = 1000
 _TEXT_BYTES = 4 * 1024 * 1024
 _NOTHING = "-"
+_GAP = 2  # between two columns of a table
+_LAST_MIN = 20  # so wide the last column may always be, and the terminal breaks the lines
 
 
 def say(words: str) -> None:
@@ -78,14 +80,20 @@ def _cells(row: Row, columns: Columns) -> list[str]:
 
 
 def _print_table(rows: Sequence[Row], columns: Columns) -> None:
-    from rich.box import SIMPLE
+    from rich.box import SIMPLE_HEAD
+    from rich.cells import cell_len
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=SIMPLE, pad_edge=False, show_edge=False)
-    for heading in columns:
-        table.add_column(heading, overflow="fold", no_wrap=heading == "ID")
-    for row in rows:
-        table.add_row(*map(Text, _cells(row, columns)))
-    Console().print(table)
+    lines = [_cells(row, columns) for row in rows]
+    *widths, last = (max(map(cell_len, column)) for column in zip(columns, *lines, strict=True))
+    others = sum(widths) + _GAP * len(widths)
+    # Only the last column, the free text, is cut; an id that lost its end would be of no use.
+    last = min(last, max(_LAST_MIN, Console().width - others))
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, _GAP - 1, 0, 0))
+    for heading, width in zip(columns, [*widths, last], strict=True):
+        table.add_column(heading, width=width, no_wrap=True, overflow="ellipsis")
+    for line in lines:
+        table.add_row(*map(Text, line))
+    Console(width=others + last, height=len(lines)).print(table)  # both, or a dumb terminal has 80 columns

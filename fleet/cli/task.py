@@ -3,7 +3,6 @@
 import json
 import sys
 from collections.abc import Sequence
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -192,5 +191,5 @@ def _arguments(text: str, bytes_max: int) -> dict[str, Any]:
     return values
 
 
-def _as_json(value: object) -> str | timedelta | None:
+def _as_json(value: object) -> str | None:
     return None if value is None else json.dumps(value, indent=2, ensure_ascii=False)

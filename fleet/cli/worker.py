@@ -14,11 +14,14 @@ from fleet.cli.failures import ExitCode, Refused
 from fleet.cli.options import database_option, duration, limit_option, output_option, queue_name
 from fleet.cli.output import Columns, Row, print_json, print_rows, say
 from fleet.cli.session import act, ask, open_database
-from fleet.config import Settings
 from fleet.errors import NotFound
 
 if TYPE_CHECKING:
+    from sqlalchemy import Select
+
+    from fleet.events import Events
     from fleet.postgres.database import AsyncConnection
+    from fleet.worker.process import Worker
 
 _PROCESSES_MAX = 1000
 _NAMESAKES_MAX = 1000
@@ -79,17 +82,17 @@ def run(
     """
     from fleet.events import Events
     from fleet.postgres import migrate
-    from fleet.worker import runner, supervisor
+    from fleet.worker import supervisor
 
-    settings = Settings.from_environment(os.environ, slots=slots, ttl=ttl, drain_timeout=drain_timeout)
+    fleet = load_app(app)
+    settings = fleet.settings.changed(slots=slots, ttl=ttl, drain_timeout=drain_timeout)
     database = open_database(database_url, settings)
     migrate.check(database)
-    fleet = load_app(app)
     fleet.use(database, settings)
     events = Events()
     _start_logging(events, log, log_level)
     if processes == 1:
-        code = runner.run(fleet.worker(queues=queues, name=name, events=events))
+        code = _serve(fleet.worker(queues=queues, name=name, events=events))
     else:
         if database_url:
             # By the environment: the arguments of a process can be read by everybody on the machine.
@@ -147,7 +150,20 @@ def drain(*, which: str, every: bool, output: str, database_url: str | None) -> 
         print_json(done)
 
 
-def _leases(which: str) -> Any:
+def _serve(worker: "Worker") -> int:
+    from psycopg import Error
+    from sqlalchemy.exc import SQLAlchemyError
+
+    from fleet.worker import runner
+
+    try:
+        return runner.run(worker)
+    except (Error, SQLAlchemyError) as error:
+        # Most likely of a database that the app's own lifespan opens: advice about the fleet's would mislead.
+        raise RuntimeError("the worker was ended by an error of a database") from error
+
+
+def _leases(which: str) -> "Select[Any]":
     from fleet.postgres import inspect
 
     try:
@@ -178,7 +194,7 @@ def _child(app: str | None, queues: Sequence[str], options: Mapping[str, object]
     return command
 
 
-def _start_logging(events: Any, log: str | None, log_level: str) -> None:
+def _start_logging(events: "Events", log: str | None, log_level: str) -> None:
     from fleet import logs
 
     logs.configure(log, log_level)

@@ -62,8 +62,11 @@ class Database:
         self.settings = settings
         try:
             self._given = conninfo_to_dict(re.sub(r"^postgres(ql)?\+\w+://", "postgresql://", url))
-        except psycopg.ProgrammingError as error:
-            raise ConfigurationError(f"the database URL cannot be read: {_first_line(error)}") from None
+        except psycopg.ProgrammingError:
+            # libpq's own words quote the URL, and with it perhaps the password
+            raise ConfigurationError(
+                "the database URL cannot be read; write postgresql://user@host:port/database"
+            ) from None
 
     @property
     def address(self) -> str:
@@ -92,6 +95,7 @@ class Database:
         options = " ".join(f"-c {name}={value}" for name, value in session.items())
         ours: dict[str, str | int | None] = {
             "application_name": f"fleet {role}",
+            "client_encoding": "UTF8",
             "connect_timeout": max(2, round(settings.ttl.total_seconds() / 6)),
             "keepalives_idle": max(1, round(settings.ttl.total_seconds() / 3)),
             "keepalives_interval": max(1, round(settings.ttl.total_seconds() / 10)),

@@ -1,0 +1,33 @@
+"""`fleet db`: the schema is made, checked and printed."""
+
+import psycopg
+import pytest
+
+from tests.cli.conftest import Command
+
+
+async def test_upgrade_makes_the_schema_and_may_be_repeated(anywhere: Command, empty_url: str) -> None:
+    where = ("--database-url", empty_url)
+    first = await anywhere("db", "upgrade", "-o", "json", *where)
+    assert first.code == 0
+    assert first.json["revision"]
+    again = await anywhere("db", "upgrade", *where)
+    assert (again.code, again.out) == (0, "")
+    assert first.json["revision"] in again.err
+    assert (await anywhere("db", "check", "-o", "json", *where)).json == first.json
+
+
+@pytest.mark.usefixtures("later_schema")
+async def test_a_schema_of_a_later_version_is_left_alone(fleet: Command) -> None:
+    for verb in ("check", "upgrade"):
+        outcome = await fleet("db", verb)
+        assert (outcome.code, outcome.out) == (4, "")
+        assert "Upgrade pgfleet" in outcome.err
+
+
+async def test_sql_needs_no_database_and_makes_the_schema(anywhere: Command, empty_url: str) -> None:
+    printed = await anywhere("db", "sql")
+    assert printed.code == 0
+    with psycopg.connect(empty_url, autocommit=True) as connection:
+        connection.execute(printed.out.encode())
+    assert (await anywhere("db", "check", "--database-url", empty_url)).code == 0

@@ -1,0 +1,46 @@
+"""`fleet queue`: what is paused, served and waited in."""
+
+from fleet.postgres.database import AsyncConnection
+from tests import support
+from tests.cli.conftest import Command
+
+
+async def test_list_shows_queues_that_only_tasks_know_of(fleet: Command, connection: AsyncConnection) -> None:
+    empty = await fleet("queue", "list")
+    assert (empty.code, empty.out) == (0, "")
+    await support.new_lease(connection, queues=["sums"])
+    for queue in ("sums", "unserved", "unserved"):
+        await support.submit(connection, queue=queue)
+    outcome = await fleet("queue", "list", "-o", "json")
+    assert outcome.json == [
+        {"name": "sums", "paused": False, "workers": 1, "queued": 1},
+        {"name": "unserved", "paused": False, "workers": 0, "queued": 2},
+    ]
+    table = await fleet("queue", "list")
+    assert table.lines[:2] == [["QUEUE", "PAUSED", "WORKERS", "QUEUED"], ["sums", "no", "1", "1"]]
+
+
+async def test_pause_and_resume_may_be_repeated(fleet: Command) -> None:
+    paused = await fleet("queue", "pause", "sums", "-o", "json")
+    assert (paused.code, paused.json) == (0, {"name": "sums", "paused": True, "changed": True})
+    again = await fleet("queue", "pause", "sums")
+    assert (again.code, again.out) == (0, "")
+    assert "already" in again.err
+    assert (await fleet("queue", "list")).lines[1] == ["sums", "yes", "0", "0"]
+    resumed = await fleet("queue", "resume", "sums", "-o", "json")
+    assert (resumed.code, resumed.json) == (0, {"name": "sums", "paused": False, "changed": True})
+    assert "was not paused" in (await fleet("queue", "resume", "sums")).err
+
+
+async def test_who_paused_it_is_on_record(fleet: Command, connection: AsyncConnection) -> None:
+    await fleet("queue", "pause", "sums")
+    rows = await support.execute(connection, "SELECT actor, action, subject FROM fleet.audit")
+    actor, action, subject = rows[0]
+    assert (action, subject) == ("pause", "sums")
+    assert "@" in actor
+
+
+async def test_what_is_no_queue_is_refused(fleet: Command) -> None:
+    assert (await fleet("queue", "resume", "unknown")).code == 5
+    assert (await fleet("queue", "pause", "")).code == 2
+    assert (await fleet("queue", "pause", "a\nb")).code == 2
