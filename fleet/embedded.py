@@ -5,8 +5,8 @@ It listens on 127.0.0.1 alone and asks everybody for a random password. Its fold
 if it can), `server.log` and four locks. The kernel frees a lock (flock) when its process dies, however it dies:
 
 * `start.lock` is held exclusively while somebody enters, leaves, stops or restarts: one at a time.
-* `users.lock` is held shared by each user. Who gets it exclusively knows that none is left and ends the server: the last
-  user, else the watcher, a small detached process. Who has it so never waits for `start.lock`: there is no deadlock.
+* `users.lock` is held shared by each user. The watcher, a small detached process, waits until it gets it exclusively,
+  so no user is left, and ends the server. It never waits for `start.lock`: there is no deadlock.
 * `watcher.lock` is held by the watcher, which frees it before `users.lock`: nobody counts on one that is leaving.
 * `server.lock` is inherited by initdb and by PostgreSQL with all its children. While it is held, one of them lives.
   Unlike a process number in a file, this cannot be stale, name a stranger or be misled by a zombie.
@@ -58,10 +58,9 @@ class EmbeddedError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A running server, valid inside the `with` block that gave it.
+    """A running server, valid inside the `with` block that gave it; `pid` is its postmaster when this was made.
 
-    `url` is postgresql://postgres:PASSWORD@127.0.0.1:PORT/postgres, `data` the absolute path of the folder, `pid` the
-    process number of the postmaster when this object was made.
+    `url` is postgresql://postgres:PASSWORD@127.0.0.1:PORT/postgres, and `data` the absolute path of its folder.
     """
 
     url: str = field(repr=False)
@@ -89,11 +88,10 @@ class Server:
 
 @contextmanager
 def shared(data: Path, settings: Mapping[str, str] | None = None) -> Iterator[Server]:
-    """Use the server of the folder `data`, which is made and started if need be; the last user stops it.
+    """Use the server of the folder `data`, made and started if need be; when the last user has left, it has stopped.
 
-    Users are `with` blocks in any number of processes of one account; one that is killed has left. When the last one
-    returns, the server has stopped in order. `settings` are server parameters ("shared_buffers": "256MB"), ignored if
-    the server runs already. Missing parents of `data` are made.
+    Users are `with` blocks in any number of processes of one account; one that is killed has left. `settings` are server
+    parameters ("shared_buffers": "256MB"), ignored if it runs already. Missing parents of `data` are made.
     """
     data = data.absolute()
     account = _server_account(data / "cluster")
@@ -116,7 +114,7 @@ def temporary(settings: Mapping[str, str] | None = None) -> Iterator[Server]:
 
 @contextmanager
 def _used(folder: "_Folder") -> Iterator[Server]:
-    """Be a user of the folder's server; the last one ends it, or waits for the watcher if that was faster."""
+    """Be a user of the folder's server; the last one waits until the watcher has ended it."""
     start, process = folder.path / "start.lock", os.getpid()
     with _opened(folder.path / "users.lock") as users:
         try:
@@ -126,14 +124,15 @@ def _used(folder: "_Folder") -> Iterator[Server]:
                 server = folder.serve()
             yield server
         finally:
-            # A fork that leaves the block has the same lock, and must not take it from its parent.
-            if os.getpid() == process and folder.path.exists():
-                with _opened(start, fcntl.LOCK_EX):
-                    if _try_flock(users):
-                        folder.end()
-                    else:  # The attempt gave up the share. This returns at once if others have one, else the watcher
-                        fcntl.flock(users, fcntl.LOCK_SH)  # has the lock, and it returns when the server has ended.
+            if os.getpid() == process and folder.path.exists():  # A fork has the same lock, and must not free it.
+                with _opened(start, fcntl.LOCK_EX), _opened(folder.path / "watcher.lock") as watcher:
+                    is_last = _try_flock(users)
+                    if not is_last:  # The attempt gave up the share. This returns at once if others have one, else the
+                        fcntl.flock(users, fcntl.LOCK_SH)  # watcher has the lock, and it returns after the end.
                     fcntl.flock(users, fcntl.LOCK_UN)  # Closing it would not do while a fork lives.
+                    if is_last:
+                        fcntl.flock(watcher, fcntl.LOCK_EX)  # The watcher frees it after the end, or was killed.
+                        folder.end()
 
 
 class _Postmaster(NamedTuple):
@@ -275,7 +274,8 @@ class _Folder:
 def _watch(path: Path, lock: int, *, is_temporary: bool) -> None:
     """Be the watcher, which holds `watcher.lock`: wait until no user is left and end the server."""
     with _opened(path / "users.lock") as users, _opened(path / "server.log") as log:
-        print("watching", flush=True)  # noqa: T201 (our starter waits for this and for the end of the output)
+        with suppress(BrokenPipeError):  # Our starter, if it still lives, waits for this and the end of the output.
+            os.write(1, b"watching\n")
         os.dup2(log, 1)
         os.dup2(log, 2)
         fcntl.flock(users, fcntl.LOCK_EX)
