@@ -28,7 +28,8 @@ def encode(value: Any, default: Callable[[Any], Any] | None = None) -> str:
     """
     try:
         text = _PLAIN.encode(value) if default is None else _encoder(default).encode(value)
-        text.encode()
+        if not text.isascii():
+            text.encode()
     except (ValueError, TypeError, RecursionError) as error:
         for path, why in faults(value, default):
             raise Unrepresentable(path, why) from None
@@ -80,7 +81,8 @@ def _faults_of_text(text: str, path: str) -> Iterator[tuple[str, str]]:
     if "\x00" in text:
         yield path, "text with U+0000, which PostgreSQL cannot store"
     try:
-        text.encode()
+        if not text.isascii():
+            text.encode()
     except UnicodeEncodeError as error:
         yield path, f"text with the lone surrogate U+{ord(text[error.start]):04X} at position {error.start}"
 
@@ -97,6 +99,11 @@ def _faults_of_object(
         yield path, str(error)
         return
     yield from faults(plain, default, path, depth + 1)
+
+
+def byte_length(text: str) -> int:
+    """Return the length of a text in UTF-8."""
+    return len(text) if text.isascii() else len(text.encode())
 
 
 def clean_text(text: str, limit_bytes: int) -> str:

@@ -144,17 +144,22 @@ CREATE TABLE fleet.audit (
 WAKE = """
 CREATE FUNCTION fleet.wake() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
+  soon timestamptz := clock_timestamp() + interval '10 seconds';
+  blind boolean := current_setting('transaction_isolation') <> 'read committed';
   waking text;
 BEGIN
   FOR waking IN
-    SELECT DISTINCT task.queue
-    FROM new_tasks AS task
-    WHERE task.state = 'QUEUED'
-      AND task.run_at <= clock_timestamp() + interval '10 seconds'
-      AND (current_setting('transaction_isolation') <> 'read committed'
-           OR EXISTS (SELECT FROM fleet.lease
-                      WHERE lease.idle AND lease.state = 'LIVE' AND lease.expires_at > clock_timestamp()
-                        AND task.queue = ANY (lease.queues)))
+    WITH due AS MATERIALIZED (
+      SELECT DISTINCT queue
+      FROM new_tasks
+      WHERE state = 'QUEUED' AND run_at <= soon
+    )
+    SELECT due.queue
+    FROM due
+    WHERE blind
+      OR EXISTS (SELECT FROM fleet.lease
+                 WHERE lease.idle AND lease.state = 'LIVE' AND lease.expires_at > clock_timestamp()
+                   AND due.queue = ANY (lease.queues))
   LOOP
     PERFORM pg_notify('fleet', left(waking, 1000));
   END LOOP;

@@ -2,10 +2,10 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from itertools import islice
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from fleet.errors import IdempotencyConflict
@@ -49,11 +49,11 @@ FROM STDIN
 """
 
 
-PROGRESS_EVERY = 5000
+_ESCAPES = str.maketrans({"\t": "\\t", "\n": "\\n", "\r": "\\r"})
+CHUNK = 5000  # rows sent at once, and between two calls of `progress`
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Submission:
+class Submission(NamedTuple):
     """One task to be: everything that its row begins with. `args` is JSON text; `delay` goes before `run_at`."""
 
     id: UUID
@@ -125,29 +125,38 @@ async def copy(connection: AsyncConnection, submissions: Iterable[Submission], p
         await cursor.execute("SELECT clock_timestamp()")
         row = await cursor.fetchone()
         now: datetime = row[0] if row else datetime.now(UTC)
+        count = 0
         async with cursor.copy(COPY) as stream:
-            count = 0
-            for count, submission in enumerate(submissions, 1):
-                await stream.write_row(_copied(submission, now))
-                if count % PROGRESS_EVERY == 0:
-                    progress(count)
-        progress(count)
+            for chunk in _chunks(submissions):
+                await stream.write("".join([_line(submission, now) for submission in chunk]))
+                count += len(chunk)
+                progress(count)
 
 
-def _copied(submission: Submission, now: datetime) -> tuple[object, ...]:
+def _chunks(submissions: Iterable[Submission]) -> Iterator[list[Submission]]:
+    each = iter(submissions)
+    while chunk := list(islice(each, CHUNK)):
+        yield chunk
+
+
+def _line(submission: Submission, now: datetime) -> str:
+    """Return one row in COPY's text format: written by hand, since the driver takes three times as long for it."""
+    run_at = now + submission.delay if submission.delay is not None else submission.run_at or now
     return (
-        submission.id,
-        submission.queue,
-        submission.name,
-        submission.args,
-        submission.priority,
-        submission.idempotent,
-        submission.max_attempts,
-        submission.max_losses,
-        submission.timeout,
-        now + submission.delay if submission.delay is not None else submission.run_at or now,
-        submission.expires_at,
+        f"{submission.id}\t{_text(submission.queue)}\t{_text(submission.name)}\t{_text(submission.args)}"
+        f"\t{submission.priority}\t{_or_null(submission.idempotent)}\t{submission.max_attempts}\t{submission.max_losses}"
+        f"\t{_or_null(_interval(submission.timeout))}\t{run_at}\t{_or_null(submission.expires_at)}\n"
     )
+
+
+def _text(value: str) -> str:
+    """Escape what has a meaning in COPY's text format."""
+    value = value.replace("\\", "\\\\")
+    return value if value.isprintable() else value.translate(_ESCAPES)
+
+
+def _or_null(value: object) -> object:
+    return "\\N" if value is None else value
 
 
 def _interval(value: timedelta | None) -> str | None:
