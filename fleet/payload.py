@@ -31,13 +31,17 @@ def encode(value: Any, default: Callable[[Any], Any] | None = None) -> str:
         if not text.isascii():
             text.encode()
     except (ValueError, TypeError, RecursionError) as error:
-        for path, why in faults(value, default):
-            raise Unrepresentable(path, why) from None
+        check(value, default)
         raise Unrepresentable("$", str(error)) from None
     if "\\u0000" in text or text.count("[") + text.count("{") > DEPTH_MAX:
-        for path, why in faults(value, default):
-            raise Unrepresentable(path, why)
+        check(value, default)
     return text
+
+
+def check(value: Any, default: Callable[[Any], Any] | None = None) -> None:
+    """Raise Unrepresentable for the first part of `value` that JSON in PostgreSQL cannot carry."""
+    for path, why in faults(value, default):
+        raise Unrepresentable(path, why) from None
 
 
 @functools.cache

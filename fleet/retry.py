@@ -3,13 +3,16 @@
 from dataclasses import dataclass
 from datetime import timedelta
 
+AFTER_MAX = timedelta(days=36_500)
+
 
 class Retry(Exception):
     """Raise it to have the task tried again, `after` so long (default: the back-off). Counts as an attempt."""
 
     def __init__(self, reason: str = "", *, after: timedelta | float | None = None) -> None:
         super().__init__(reason or "the handler asked for a retry")
-        self.after = timedelta(seconds=after) if isinstance(after, int | float) else after
+        wait = timedelta(seconds=after) if isinstance(after, int | float) else after
+        self.after = None if wait is None else min(max(wait, timedelta(0)), AFTER_MAX)
 
 
 class Fail(Exception):
@@ -26,7 +29,5 @@ class BackOff:
 
     def delay(self, failures: int, chance: float) -> timedelta:
         """The wait after this many earlier failures. `chance` lies in [0, 1]: 0.5 is no jitter."""
-        doublings = min(failures, 60)
-        spread = 1 + self.jitter * (2 * chance - 1)
-        longest: timedelta = min(self.base * 2**doublings, self.cap)
-        return longest * spread
+        seconds = min(self.base.total_seconds() * 2.0 ** min(failures, 60), self.cap.total_seconds())
+        return timedelta(seconds=seconds * (1 + self.jitter * (2 * chance - 1)))

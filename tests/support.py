@@ -111,7 +111,8 @@ async def row(connection: AsyncConnection, task_id: UUID) -> dict[str, Any]:
     """The whole row of a task."""
     cursor = await connection.execute("SELECT * FROM fleet.task WHERE id = %s", (task_id,))
     values = await cursor.fetchone()
-    assert values is not None and cursor.description is not None
+    assert values is not None
+    assert cursor.description is not None
     return dict(zip([column.name for column in cursor.description], values, strict=True))
 
 

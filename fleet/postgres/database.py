@@ -18,6 +18,8 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 AsyncConnection = psycopg.AsyncConnection[tuple[Any, ...]]
 Row = tuple[Any, ...]
 
+# connection exceptions, refused log-ins, no such database, too many connections, shutting down or starting up
+_NO_CONNECTION = ("08", "28", "3D", "53300", "57P")
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)\b")
 
 
@@ -121,10 +123,12 @@ class Database:
 
     @contextmanager
     def reachable(self) -> Iterator[None]:
-        """Turn 'no connection' into DatabaseUnreachable, with the address and what to do next."""
+        """Turn 'no connection' into DatabaseUnreachable, with the address and what to do next. Other errors pass."""
         try:
             yield
         except psycopg.OperationalError as error:
+            if error.sqlstate is not None and not error.sqlstate.startswith(_NO_CONNECTION):
+                raise
             raise DatabaseUnreachable(
                 f"{self.address} cannot be reached: {_first_line(error)}. "
                 "Check the address (--database-url, FLEET_DATABASE_URL) and that the server is up."
@@ -140,7 +144,9 @@ def redacted(url: str) -> str:
 
 
 def is_data_error(error: psycopg.Error) -> bool:
-    """Tell whether a statement was refused for what it carried (SQLSTATE class 22 or 23), so that a repeat is in vain."""
+    """Tell whether a statement was refused for what it carried, by the server or by the driver: a repeat is in vain."""
+    if isinstance(error, psycopg.DataError | psycopg.IntegrityError):
+        return True
     return bool(error.sqlstate) and str(error.sqlstate)[:2] in ("22", "23")
 
 

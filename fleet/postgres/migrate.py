@@ -16,6 +16,7 @@ from fleet.errors import SchemaMismatch
 from fleet.postgres.database import Database
 
 TRIES = 10
+PAUSE_SECONDS_MAX = 5.0
 LOCK_TIMEOUT_MS = 2000
 MIGRATOR = 0x666C656574  # "fleet", as the number of an advisory lock
 
@@ -35,7 +36,7 @@ def upgrade(database: Database) -> None:
         except OperationalError as error:
             if getattr(error.orig, "sqlstate", None) != "55P03" or tried == TRIES:
                 raise
-            time.sleep(0.1 * 2**tried)
+            time.sleep(min(0.1 * 2**tried, PAUSE_SECONDS_MAX))
         else:
             return
 

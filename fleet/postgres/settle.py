@@ -91,6 +91,7 @@ WITH input AS MATERIALIZED (
   SET generation = queue.generation + 1
   FROM put_back
   WHERE queue.name = put_back.name
+  RETURNING pg_notify('fleet', left(queue.name, 1000))
 ), counted AS (
   INSERT INTO fleet.counter AS total (writer, name, queue, reason, value)
   SELECT :lease::uuid, 'dead_letters', queue, code, count(*)
@@ -114,20 +115,25 @@ LEFT JOIN settled ON settled.id = input.id AND settled.attempt = input.attempt
 """)
 
 RECORD_LATE = Statement("""
-WITH late AS (
+WITH input AS MATERIALIZED (
+  SELECT DISTINCT ON (given.id, given.attempt) given.id, given.attempt, given.outcome, given.detail, given.queue
+  FROM unnest(:ids::uuid[], :attempts::int[], :outcomes::text[], :details::text[], :queues::text[])
+    AS given (id, attempt, outcome, detail, queue)
+  ORDER BY given.id, given.attempt
+), late AS (
   INSERT INTO fleet.attempt (task_id, attempt, late, lease_id, outcome, detail)
-  SELECT given.id, given.attempt, true, :lease::uuid, given.outcome, given.detail
-  FROM unnest(:ids::uuid[], :attempts::int[], :outcomes::text[], :details::text[]) AS given (id, attempt, outcome, detail)
-  ORDER BY given.id
+  SELECT id, attempt, true, :lease::uuid, outcome, detail
+  FROM input
+  ORDER BY id, attempt
   ON CONFLICT DO NOTHING
-  RETURNING task_id
+  RETURNING task_id, attempt
 )
 INSERT INTO fleet.counter AS total (writer, name, queue, reason, value)
-SELECT :lease::uuid, 'fence_rejections', given.queue, '', count(*)
+SELECT :lease::uuid, 'fence_rejections', input.queue, '', count(*)
 FROM late
-JOIN unnest(:ids::uuid[], :queues::text[]) AS given (id, queue) ON given.id = late.task_id
-GROUP BY given.queue
-ORDER BY given.queue
+JOIN input ON input.id = late.task_id AND input.attempt = late.attempt
+GROUP BY input.queue
+ORDER BY input.queue
 ON CONFLICT (writer, name, queue, reason) DO UPDATE SET value = total.value + EXCLUDED.value
 """)
 

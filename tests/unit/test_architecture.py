@@ -101,7 +101,7 @@ def test_ceilings(path: Path) -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=names(FILES))
 def test_sql_stands_only_in_postgres(path: Path) -> None:
-    if room(path) == "postgres":
+    if room(path) in ("postgres", "bench"):  # the bare loop that fleet is measured against has statements of its own
         return
     for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
