@@ -15,7 +15,7 @@ from fleet.config import Settings, database_url
 from fleet.context import Context
 from fleet.errors import ConfigurationError, InvalidArguments
 from fleet.events import Events
-from fleet.handler import Handler
+from fleet.handler import NAME_MAX, Handler, is_name
 from fleet.postgres.database import Database
 from fleet.postgres.submit import Submission, accepted, copy, statement
 from fleet.postgres.transaction import AsyncTransaction, Transaction, run_in, run_in_sync
@@ -26,6 +26,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _KEY_MAX = 255
+_SECONDS_MAX = 100 * 365 * 86400
+_WHOLE = range(1, 2**31)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,14 +55,15 @@ class Options:
         """Raise InvalidArguments naming the option that cannot hold."""
         key = self.idempotency_key
         rules = {
+            f"queue has 1 to {NAME_MAX} printable characters": self.queue is None or is_name(self.queue),
             "priority is 0 (most urgent) to 9": self.priority is None or self.priority in PRIORITIES,
-            "delay >= 0": self.delay is None or as_duration(self.delay) >= timedelta(0),
+            "0 <= delay <= 100 years": self.delay is None or 0 <= _seconds(self.delay) <= _SECONDS_MAX,
             "run_at needs a time zone": self.run_at is None or self.run_at.tzinfo is not None,
             "expires_at needs a time zone": self.expires_at is None or self.expires_at.tzinfo is not None,
-            "timeout > 0": self.timeout is None or as_duration(self.timeout) > timedelta(0),
+            "0 < timeout <= 100 years": self.timeout is None or 0 < _seconds(self.timeout) <= _SECONDS_MAX,
             "idempotent can only be taken back (False): the handler's author grants it": not self.idempotent,
-            "max_attempts >= 1": self.max_attempts is None or self.max_attempts >= 1,
-            "max_losses >= 1": self.max_losses is None or self.max_losses >= 1,
+            "1 <= max_attempts < 2**31": self.max_attempts is None or self.max_attempts in _WHOLE,
+            "1 <= max_losses < 2**31": self.max_losses is None or self.max_losses in _WHOLE,
             f"idempotency_key has 1 to {_KEY_MAX} printable characters": key is None
             or (0 < len(key) <= _KEY_MAX and key.isprintable()),
         }
@@ -176,6 +179,8 @@ class Fleet:
 
     @overload
     def task(self, function: Callable[Concatenate[Context, P], Awaitable[R]], /) -> Task[P, R]: ...
+    @overload
+    def task(self, function: Callable[Concatenate[Context, P], R], /) -> Task[P, R]: ...
     @overload
     def task(self, function: Callable[P, Awaitable[R]], /) -> Task[P, R]: ...
     @overload
@@ -299,8 +304,14 @@ class Declare:
     @overload
     def __call__(self, function: Callable[Concatenate[Context, P], Awaitable[R]], /) -> Task[P, R]: ...
     @overload
+    def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> Task[P, R]: ...
+    @overload
     def __call__(self, function: Callable[P, Awaitable[R]], /) -> Task[P, R]: ...
     @overload
     def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
     def __call__(self, function: Any, /) -> Any:
         raise NotImplementedError
+
+
+def _seconds(value: Seconds) -> float:
+    return value.total_seconds() if isinstance(value, timedelta) else value

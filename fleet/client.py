@@ -31,6 +31,7 @@ class Client:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._patience_seconds = database.settings.statement_timeout.total_seconds()
         self._pools: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncConnectionPool[AsyncConnection]]
         self._pools = WeakKeyDictionary()
         self._pool_sync: ConnectionPool[Connection] | None = None
@@ -47,6 +48,7 @@ class Client:
                 self._database.conninfo("client"),
                 min_size=0,
                 max_size=_POOL_MAX,
+                timeout=self._patience_seconds,
                 kwargs={"autocommit": True},
                 open=True,
             )
@@ -63,6 +65,7 @@ class Client:
                 self._database.conninfo("client"),
                 min_size=0,
                 max_size=_POOL_MAX,
+                timeout=self._patience_seconds,
                 kwargs={"autocommit": True},
                 open=False,
             )

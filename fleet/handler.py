@@ -18,7 +18,7 @@ from typing_extensions import TypedDict
 
 from fleet.context import Context
 from fleet.errors import ConfigurationError, InvalidArguments, InvalidResult, PayloadTooLarge
-from fleet.payload import Unrepresentable, clean_text, encode
+from fleet.payload import Unrepresentable, byte_length, check, clean_text, encode
 from fleet.retry import BackOff, Fail, Retry
 from fleet.task import MAX_LOSSES, PRIORITIES, PRIORITY_DEFAULT, ClaimedTask, Errored, FailureCode
 
@@ -27,7 +27,7 @@ _REFUSED_KINDS = {
     inspect.Parameter.VAR_POSITIONAL: "takes any number of arguments",
     inspect.Parameter.VAR_KEYWORD: "takes any keywords",
 }
-_NAME_MAX = 200
+NAME_MAX = 200
 _MACHINERY = (Path(__file__).parent / "worker", Path(concurrent.futures.__file__).parent)
 
 
@@ -48,6 +48,7 @@ class Handler:
     is_async: bool = field(init=False)
     context_name: str | None = field(init=False)
     parameters: tuple[str, ...] = field(init=False)
+    _loose: bool = field(init=False, repr=False)  # some argument may be anything: pydantic would write its NaN as null
     _adapter: "pydantic.TypeAdapter[dict[str, Any]]" = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -58,12 +59,12 @@ class Handler:
         set_(self, "context_name", context_name)
         set_(self, "parameters", tuple(arguments))
         set_(self, "_adapter", _adapter(self.name, arguments))
+        set_(self, "_loose", "'type': 'any'" in repr(self._adapter.core_schema))
 
     def _check(self) -> None:
         rules = {
-            f"a name has 1 to {_NAME_MAX} characters": 0 < len(self.name) <= _NAME_MAX and self.name.isprintable(),
-            f"a queue's name has 1 to {_NAME_MAX} characters": 0 < len(self.queue) <= _NAME_MAX
-            and self.queue.isprintable(),
+            f"a name has 1 to {NAME_MAX} printable characters": is_name(self.name),
+            f"a queue's name has 1 to {NAME_MAX} printable characters": is_name(self.queue),
             "priority is 0 (most urgent) to 9": self.priority in PRIORITIES,
             "max_attempts >= 1": self.max_attempts >= 1,
             "max_losses >= 1": self.max_losses >= 1,
@@ -94,12 +95,14 @@ class Handler:
         """
         try:
             values = self._adapter.validate_python(arguments)
+            if self._loose:
+                check(values, to_jsonable_python)
             text = encode(self._adapter.dump_python(values, mode="json"))
         except pydantic.ValidationError as error:
             raise InvalidArguments(f"{self.name}: {_problems(error)}") from None
         except (Unrepresentable, PydanticSerializationError) as error:
             raise InvalidArguments(f"{self.name}: {error}") from None
-        size = len(text.encode())
+        size = byte_length(text)
         if size > limit_bytes:
             raise PayloadTooLarge(f"the arguments of {self.name}", size, limit_bytes)
         return text
@@ -129,6 +132,11 @@ class Handler:
         )
 
 
+def is_name(text: str) -> bool:
+    """Tell whether a task or a queue may be called so."""
+    return 0 < len(text) <= NAME_MAX and text.isprintable()
+
+
 def encode_result(result: Any, limit_bytes: int) -> str:
     """Return a handler's result as JSON text. Raises InvalidResult where it has no form or is over the limit."""
     if result is None:
@@ -137,7 +145,7 @@ def encode_result(result: Any, limit_bytes: int) -> str:
         text = encode(result, default=to_jsonable_python)
     except (Unrepresentable, PydanticSerializationError) as error:
         raise InvalidResult(f"the handler finished, but its result cannot be stored: {error}") from None
-    size = len(text.encode())
+    size = byte_length(text)
     if size > limit_bytes:
         raise InvalidResult(
             f"the handler finished, but its result takes {size:,} bytes as JSON; the limit is {limit_bytes:,}"
@@ -190,7 +198,10 @@ _typed_dict: Any = TypedDict  # made at run time: no type checker can know its f
 def _adapter(name: str, arguments: Mapping[str, tuple[Any, bool]]) -> "pydantic.TypeAdapter[dict[str, Any]]":
     fields = {key: kind if required else NotRequired[kind] for key, (kind, required) in arguments.items()}
     shape: Any = _typed_dict("Arguments", fields)
-    shape.__pydantic_config__ = pydantic.ConfigDict(extra="forbid", arbitrary_types_allowed=False)
+    # By default pydantic writes NaN and infinities as null: another value than the one that was submitted.
+    shape.__pydantic_config__ = pydantic.ConfigDict(
+        extra="forbid", arbitrary_types_allowed=False, ser_json_inf_nan="constants"
+    )
     try:
         return pydantic.TypeAdapter(shape)
     except pydantic.errors.PydanticUserError as error:

@@ -21,6 +21,7 @@ from fleet.worker.loop import jittered, pause, trouble
 from fleet.worker.settler import Settler
 from fleet.worker.slots import Slots
 
+FIRST_SECONDS = 0.005  # the first sleep of an idle worker; each next one is twice as long
 AWAKE_SECONDS = 0.05  # so long without work before this worker says that it sleeps
 UNSETTLED_MAX = 4  # times the slots: no more claims while so much waits to be settled
 
@@ -55,6 +56,7 @@ class Claimer:
         self._checks: list[float] = []  # when to look for tasks whose claim was answered to nobody
         self._due_at: float | None = None  # when something is known to become due here
         self._troubles = 0
+        self._in_vain = 0  # claims in a row that brought nothing although something was there: somebody has it locked
 
     def end(self) -> None:
         """Claim no more; `run` returns when the statement that is under way has been answered."""
@@ -150,6 +152,7 @@ class Claimer:
         )
         if not claimed.tasks:
             return False
+        self._in_vain = 0
         claimed.tasks.sort(key=lambda task: (task.priority, task.run_at, task.id))
         self._slots.put(claimed.tasks)
         self._events.emit(TasksClaimed(len(claimed.tasks), now - sent))
@@ -161,13 +164,14 @@ class Claimer:
         lanes = self._lanes.order(sent)
         peeked = await claim.peek(connection, lanes, list(self._flags))
         if peeked.ready:
+            self._in_vain += 1
             return None
         now = time.monotonic()
         self._lanes.learn(
             lanes, [], full=False, seen=peeked.seen, generations=peeked.generations, cost=now - sent, now=now
         )
         longest = jittered(self._settings.poll_listening if self.listening() else self._settings.poll)
-        due = [peeked.next_due_seconds] if peeked.next_due_seconds is not None else []
+        due = [wait for wait in (peeked.next_due_seconds, self._lanes.owed_seconds(now)) if wait is not None]
         if self._due_at is not None:
             due.append(self._due_at - now)
             if self._due_at <= now:
@@ -176,7 +180,9 @@ class Claimer:
 
     async def _rest(self, connection: AsyncConnection, lease: Lease) -> None:
         """Return when there is something to claim, or a reason to look into the lease again."""
-        seconds = 0.005
+        if self._in_vain:
+            await pause(min(FIRST_SECONDS * 2 ** min(self._in_vain, 20), self._settings.poll.total_seconds()))
+        seconds = FIRST_SECONDS
         while seconds < AWAKE_SECONDS and not self._ending:
             self.wake.clear()
             if await self._peek(connection) is None:
@@ -188,7 +194,7 @@ class Claimer:
             await listen.set_idle(connection, lease.id, idle=True)
             await self._wait_for_blind_inserts(connection)
         try:
-            while not self._ending and self._keeper.holds(lease) and not self._checks:
+            while not self._ending and self._keeper.holds(lease) and not self._checks and self.listening() == idle:
                 self.wake.clear()
                 sleep = await self._peek(connection)
                 if sleep is None:
@@ -201,7 +207,7 @@ class Claimer:
     async def _wait_for_blind_inserts(self, connection: AsyncConnection) -> None:
         """Peek until every insert that could not see this worker's idleness has ended: none of them will notify."""
         mark = await listen.barrier(connection)
-        seconds = 0.005
+        seconds = FIRST_SECONDS
         while not self._ending and not await listen.passed(connection, mark):
             self.wake.clear()
             if await self._peek(connection) is None:

@@ -14,7 +14,6 @@ from datetime import timedelta
 from typing import TypeVar
 from uuid import UUID
 
-import psycopg
 from uuid_utils.compat import uuid7
 
 from fleet.config import Settings
@@ -52,7 +51,7 @@ class Keeper:
         self._events = events
         self._callbacks = callbacks
         self._loop = asyncio.get_running_loop()
-        self._turned_at = time.monotonic()
+        self._asked_at: float | None = None  # when the loop was asked to answer, and has not yet
         self._beat_now = threading.Event()
         self._stopping = False
         self._retired = False
@@ -94,7 +93,7 @@ class Keeper:
             wait = self._settings.renew_every
             try:
                 self._beat()
-            except (psycopg.Error, OSError) as error:
+            except Exception as error:  # noqa: BLE001 - without this thread the worker would wait for ever
                 self._emit(trouble("renew", error))
                 self._disconnect()
                 wait /= 3
@@ -160,16 +159,21 @@ class Keeper:
             connection.close()
 
     def _watch_the_loop(self) -> None:
-        """Give the process up when its event loop has not turned for too long: its lease then ends by itself."""
-        self._call_soon(self._turned)
-        stood = time.monotonic() - self._turned_at
+        """Give the process up when its event loop does not answer for too long: its lease then ends by itself.
+
+        Counted from the question on, so that a process that was itself stopped for a while does not blame its loop.
+        """
+        if self._asked_at is None:
+            self._asked_at = time.monotonic()
+            self._call_soon(self._answered)
+            return
+        stood = time.monotonic() - self._asked_at
         if stood > self._settings.stall_limit.total_seconds():
-            sys.stderr.write(f"fleet: the event loop has stood still for {stood:.1f} s; giving this process up\n")
-            faulthandler.dump_traceback(all_threads=True)
+            _say_last_words(f"fleet: the event loop has stood still for {stood:.1f} s; giving this process up\n")
             os._exit(EXIT_STALLED)
 
-    def _turned(self) -> None:
-        self._turned_at = time.monotonic()
+    def _answered(self) -> None:
+        self._asked_at = None
 
     def _emit(self, event: Event) -> None:
         self._call_soon(self._events.emit, event)
@@ -185,3 +189,14 @@ class Keeper:
 def _shut(descriptor: int) -> None:
     with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as duplicate:
         duplicate.shutdown(socket.SHUT_RDWR)
+
+
+def _say_last_words(words: str) -> None:
+    """Write them and all stacks to stderr, as far as that takes them: a full pipe must not keep this process alive."""
+    with suppress(OSError):
+        if sys.platform != "win32":
+            os.set_blocking(2, False)  # past sys.stderr, too: the thread that stands still may hold its lock
+        os.write(2, words.encode())
+        faulthandler.dump_traceback(2, all_threads=True)
+        if sys.platform != "win32":
+            os.set_blocking(2, True)

@@ -51,6 +51,15 @@ class Lanes:
         moved = self._generations.get(queue) != cursor.generation
         return HEAD if now >= cursor.scan_at or (moved and now >= cursor.affordable_at) else cursor.position
 
+    def owed_seconds(self, now: float) -> float | None:
+        """Seconds until a lane that something was put back into may be looked at from the head; None where none is."""
+        owed = [
+            cursor.affordable_at - now
+            for (queue, _), cursor in self._cursors.items()
+            if cursor.generation is not None and self._generations.get(queue) != cursor.generation
+        ]
+        return min(owed, default=None)
+
     def learn(
         self,
         visited: Sequence[Lane],

@@ -47,5 +47,6 @@ class Listener:
                 self._events.emit(trouble("listen", error))
             finally:
                 self._up = False
+                self._wake()  # nobody will call while this is down: sleep no longer than without it
             await pause(self._backoff.delay(tries, random.random()).total_seconds())
             tries += 1

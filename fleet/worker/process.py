@@ -83,12 +83,13 @@ class Worker:
 
     async def __aenter__(self) -> Self:
         self._build()
-        state = await self._stack.enter_async_context(self._lifespan())
-        self._slots.state = state
-        with self._database.reachable():
-            await self._keeper.start()
-        self._group = await self._stack.enter_async_context(anyio.create_task_group())
-        self._group.start_soon(self._live, name="fleet worker")
+        async with self._stack:
+            self._slots.state = await self._stack.enter_async_context(self._lifespan())
+            with self._database.reachable():
+                await self._keeper.start()
+            group = await self._stack.enter_async_context(anyio.create_task_group())
+            group.start_soon(self._live, name="fleet worker")
+            self._opened = self._stack.pop_all()
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -96,7 +97,7 @@ class Worker:
         try:
             await self._drained.wait()
         finally:
-            await self._stack.aclose()
+            await self._opened.aclose()
 
     async def wait(self) -> None:
         """Return when the worker has drained."""
@@ -140,10 +141,9 @@ class Worker:
         """Run all parts until a drain is asked for, then drain and stop them."""
         try:
             async with anyio.create_task_group() as parts:
-                for number in range(self._settings.slots):
-                    parts.start_soon(self._slots.run, name=f"fleet slot {number}")
-                for part in (self._settler.run, self._listener.run, self._maintenance.run, self._watch_tenure):
-                    parts.start_soon(part)
+                for part in (self._slots, self._settler, self._listener, self._maintenance):
+                    parts.start_soon(part.run)
+                parts.start_soon(self._watch_tenure)
                 claims_over = asyncio.Event()
                 parts.start_soon(self._claim, claims_over)
                 await self._drain.wait()
@@ -170,12 +170,14 @@ class Worker:
         self._slots.hand_back_waiting("the worker was shut down before the task started")
         await self._until(lambda: not self._slots.busy, patience, self._slots.changed, self._hurry)
         self._slots.interrupt(Stop.DRAIN, lambda execution: True)
-        grace = min(patience, self._settings.margin.total_seconds())
+        grace = self._settings.margin.total_seconds()
         await self._until(lambda: not self._slots.busy, grace, self._slots.changed)
         for execution in self._slots.executions():
             self.stuck = True
             self._slots.settle_early(execution, _interrupted(execution.task))
-        await self._until(lambda: self._settler.unsettled == 0, patience, self._settler.settled)
+        outage = self._settings.ttl.total_seconds()
+        await self._until(lambda: self._settler.unsettled == 0, outage, self._settler.settled)
+        await self._keeper.stop()
         if lease is not None and self._settler.unsettled == 0:
             await attempt(lambda: self._claimer.close_lease(lease), self.events, "close")
 

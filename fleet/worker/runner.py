@@ -22,33 +22,33 @@ def run(worker: Worker) -> int:
 
     SIGTERM or SIGINT once: drain. Twice: do not wait for handlers. Does not return where a handler cannot be ended.
     """
-    asked = anyio.run(_serve, worker, backend_options={"use_uvloop": sys.platform != "win32"})
-    if worker.stuck:
-        _exit_at_once(0 if asked else EXIT_STUCK)
+    anyio.run(_serve, worker, backend_options={"use_uvloop": sys.platform != "win32"})
     return 0
 
 
-async def _serve(worker: Worker) -> bool:
-    """Serve until drained; tell whether somebody asked for it."""
+async def _serve(worker: Worker) -> None:
+    """Serve until drained. What cannot be ended would keep the loop, and the interpreter, from ending too."""
     asked = False
     channel = _channel()
     if channel is not None:
         worker.events.subscribe(lambda event: _report_lease(channel, event))
-    async with worker, anyio.create_task_group() as group:
+    # The receiver comes first: a signal that is sent as soon as the lease can be seen drains, and does not kill.
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async with worker, anyio.create_task_group() as group:
 
-        async def obey_signals() -> None:
-            nonlocal asked
-            with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            async def obey_signals() -> None:
+                nonlocal asked
                 async for number in signals:
                     asked = True
                     worker.drain(f"received {signal.Signals(number).name}")
 
-        group.start_soon(obey_signals, name="signals")
-        if channel is not None:
-            group.start_soon(_follow_supervisor, channel, worker, name="supervisor")
-        await worker.wait()
-        group.cancel_scope.cancel()
-    return asked
+            group.start_soon(obey_signals, name="signals")
+            if channel is not None:
+                group.start_soon(_follow_supervisor, channel, worker, name="supervisor")
+            await worker.wait()
+            group.cancel_scope.cancel()
+    if worker.stuck:
+        _exit_at_once(0 if asked else EXIT_STUCK)
 
 
 def _channel() -> socket.socket | None:

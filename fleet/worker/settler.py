@@ -31,12 +31,13 @@ class Settler:
         self._events = events
         self._backoff = backoff
         self._waiting: list[Settlement] = []
-        self._open: dict[tuple[UUID, int], int] = {}  # attempts not settled yet → how often they were refused
+        self._open: dict[int, Settlement] = {}  # by identity: an attempt settled early reports once more
+        self._doubtful: set[int] = set()  # those that were refused once
         self._arrived = asyncio.Event()
         self._connection: AsyncConnection | None = None
 
     def put(self, settlement: Settlement) -> None:
-        self._open.setdefault((settlement.task.id, settlement.task.attempt), 0)
+        self._open[id(settlement)] = settlement
         self._waiting.append(settlement)
         self._arrived.set()
 
@@ -46,7 +47,7 @@ class Settler:
 
     def held(self) -> list[UUID]:
         """The ids of all tasks whose end is not written yet."""
-        return [task_id for task_id, _ in self._open]
+        return [settlement.task.id for settlement in self._open.values()]
 
     async def run(self) -> None:
         """Settle, for ever."""
@@ -115,26 +116,30 @@ class Settler:
             return
         reason = f"the handler finished, but the database refused its result: {trouble('settle', error).error}"
         self.put(Settlement(settlements[0].task, Errored(FailureCode.RESULT_REJECTED, reason, None)))
+        self._forget(settlements[0])
 
     async def _refused(self, lease: Lease, settlements: Sequence[Settlement]) -> None:
         """Ask once more; whoever is refused twice is fenced: its report is kept as late."""
         late = []
         for settlement in settlements:
-            key = (settlement.task.id, settlement.task.attempt)
-            self._open[key] = self._open.get(key, 0) + 1  # an attempt settled early has left, its own report comes after
-            if self._open[key] > 1:
+            if id(settlement) in self._doubtful:
                 late.append(settlement)
             else:
+                self._doubtful.add(id(settlement))
                 self.put(settlement)
         if late:
             await self._until_answered(_record_late, lease, late)
             for settlement in late:
-                self._open.pop((settlement.task.id, settlement.task.attempt), None)
+                self._forget(settlement)
                 self._events.emit(TaskFenced(settlement))
 
     def _done(self, settlement: Settlement, state: State) -> None:
-        self._open.pop((settlement.task.id, settlement.task.attempt), None)
+        self._forget(settlement)
         self._events.emit(TaskSettled(settlement, state))
+
+    def _forget(self, settlement: Settlement) -> None:
+        self._doubtful.discard(id(settlement))
+        del self._open[id(settlement)]
 
 
 async def _record_late(connection: AsyncConnection, lease: Lease, settlements: Sequence[Settlement]) -> settle.Answers:

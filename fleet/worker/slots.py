@@ -6,11 +6,14 @@ import functools
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
 from typing import Any
 from uuid import UUID
+
+import anyio
 
 from fleet.config import Settings
 from fleet.context import Context, current_task
@@ -18,8 +21,10 @@ from fleet.errors import InvalidResult
 from fleet.events import Events, TaskStarted, TaskStuck
 from fleet.handler import Handler, describe, encode_result
 from fleet.lease import Lease
+from fleet.payload import clean_text
 from fleet.retry import BackOff
 from fleet.task import Cancelled, ClaimedTask, Errored, FailureCode, Outcome, Released, Settlement, Succeeded
+
 
 class Stop(Enum):
     """Why a running handler is asked to end."""
@@ -75,6 +80,7 @@ class Slots:
         self._fetch_args = fetch_args
         self._on_stuck = on_stuck
         self._backoff = BackOff(settings.backoff_base, settings.backoff_cap)
+        self._ending = False
         self._waiting: deque[ClaimedTask] = deque()
         self._idle: deque[asyncio.Future[None]] = deque()
         self._running: dict[tuple[UUID, int], Execution] = {}
@@ -126,10 +132,28 @@ class Slots:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def run(self) -> None:
-        """Be one slot, for ever."""
+        """Be all slots, for ever. Cancelled, it cancels each once, and leaves behind one whose handler takes no notice.
+
+        So they are no children of a task group: it would cancel such a handler again and again, and never end.
+        """
+        slots = [
+            asyncio.create_task(self._slot(), name=f"fleet slot {number}") for number in range(self._settings.slots)
+        ]
+        try:
+            ended, _ = await asyncio.wait(slots, return_when=asyncio.FIRST_COMPLETED)
+            for slot in ended:
+                slot.result()
+        finally:
+            self._ending = True
+            for slot in slots:
+                slot.cancel()
+            with anyio.CancelScope(shield=True):
+                await asyncio.wait(slots, timeout=self._settings.poll.total_seconds())
+
+    async def _slot(self) -> None:
         loop, runner = asyncio.get_running_loop(), asyncio.current_task()
         assert runner is not None  # noqa: S101 - a coroutine runs in a task
-        while True:
+        while not self._ending:
             while not self._waiting:
                 woken = loop.create_future()
                 self._idle.append(woken)
@@ -192,7 +216,8 @@ class Slots:
                 raise  # it is the slot itself that ends
             return handler.judge(task, error, self._backoff, self._settings.error_bytes_max)
         except InvalidResult as error:
-            return Errored(FailureCode.RESULT_REJECTED, str(error), None)
+            reason = clean_text(str(error), self._settings.error_bytes_max)
+            return Errored(FailureCode.RESULT_REJECTED, reason, None)
         except BaseException as error:  # noqa: BLE001 - whatever a handler raises is the task's, never the worker's
             if execution.stop is not None and handler.is_async:
                 return self._stopped(execution, execution.stop, error)
@@ -206,15 +231,18 @@ class Slots:
                 task.id, task.name, task.queue, task.attempt, self.state, execution.stopping
             )
         if not handler.is_async:
-            call = functools.partial(contextvars.copy_context().run, handler.function, **arguments)
-            return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+            call = functools.partial(contextvars.copy_context().run, _caught, handler.function, arguments)
+            result, error = await asyncio.get_running_loop().run_in_executor(self._threads, call)
+            if error is not None:
+                raise error
+            return result
         execution.runner = runner
         try:
             return await handler.function(**arguments)
         finally:
             execution.runner = None
-            if execution.stop is not None:
-                runner.uncancel()
+            if runner.cancelling() and not self._ending:
+                await _calm(runner)
 
     def _stopped(self, execution: Execution, why: Stop, error: BaseException | None = None) -> Outcome:
         """Say what becomes of an attempt that was ended from outside."""
@@ -232,3 +260,19 @@ class Slots:
                 return Released(reason)
             case Stop.DRAIN:
                 return Released(reason) if task.repeatable else Errored(FailureCode.INTERRUPTED, reason, None)
+
+
+def _caught(function: Callable[..., Any], arguments: Mapping[str, Any]) -> tuple[Any, BaseException | None]:
+    """Call it, and return what it raised: a future cannot carry StopIteration or GeneratorExit."""
+    try:
+        return function(**arguments), None
+    except BaseException as error:  # noqa: BLE001 - it is raised again in the slot
+        return None, error
+
+
+async def _calm(runner: "asyncio.Task[Any]") -> None:
+    """Take back what cancelled the handler, even where it has not arrived yet: the slot itself goes on."""
+    while runner.cancelling():
+        runner.uncancel()
+    with suppress(asyncio.CancelledError):
+        await asyncio.sleep(0)

@@ -80,7 +80,8 @@ class Supervisor:
             code, leases = await self._run_child(number)
             await self._settle(leases)
             if self._ending.is_set():
-                self._code = self._code or (1 if code else 0)
+                asked_in_time = code == -signal.SIGTERM and not leases  # it had not come to the point of obeying
+                self._code = self._code or (0 if code == 0 or asked_in_time else 1)
                 return
             if code in HOPELESS:
                 self._code = code

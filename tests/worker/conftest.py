@@ -1,0 +1,60 @@
+"""An app on an empty database, and a record of what its worker tells."""
+
+from collections.abc import AsyncIterator, Iterator
+from uuid import uuid4
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from fleet import Fleet, Settings
+from fleet.events import Events
+from fleet.postgres.database import AsyncConnection, Connection, Database
+from fleet.postgres.tables import metadata
+from tests.support import url_of
+from tests.worker.steps import Recorder
+
+
+@pytest.fixture(scope="session")
+def shared_database(server_url: str, template: str) -> Iterator[tuple[str, Connection]]:
+    """One database for all tests of this folder: making and dropping one takes longer than most of them."""
+    name = f"fleet_worker_{uuid4().hex[:12]}"
+    with psycopg.connect(server_url, autocommit=True) as connection:
+        connection.execute(
+            sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(template))
+        )
+        with psycopg.connect(url_of(server_url, name), autocommit=True) as cleaner:
+            yield url_of(server_url, name), cleaner
+        connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+@pytest.fixture
+def database_url(shared_database: tuple[str, Connection]) -> Iterator[str]:
+    """The URL of a database with the schema and nothing else."""
+    url, cleaner = shared_database
+    yield url
+    cleaner.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+        "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    )
+    for table in metadata.tables:
+        cleaner.execute(f"DELETE FROM {table}".encode())
+
+
+@pytest.fixture
+async def app(database_url: str, settings: Settings) -> AsyncIterator[Fleet]:
+    async with Fleet(database_url, settings=settings) as app:
+        yield app
+
+
+@pytest.fixture
+def recorder() -> Recorder:
+    return Recorder(Events())
+
+
+@pytest.fixture
+async def holder(database: Database) -> AsyncIterator[AsyncConnection]:
+    """A session without time-outs, for locks that are held as long as a test likes. Leaving it lets them go."""
+    conninfo = database.conninfo("test holder", bounded=False)
+    async with await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as connection:
+        yield connection
