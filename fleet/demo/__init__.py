@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fleet.demo.app import analyze, app, publish
+    from fleet.demo.tasks import analyze, app, publish
 
 __all__ = ["analyze", "app", "publish"]
 
@@ -13,4 +13,4 @@ def __getattr__(name: str) -> Any:
     """Import the application when it is first asked for, so that `fleet demo --help` answers quickly."""
     if name not in __all__:
         raise AttributeError(f"module 'fleet.demo' has no attribute {name!r}")
-    return getattr(import_module("fleet.demo.app"), name)
+    return getattr(import_module("fleet.demo.tasks"), name)

@@ -9,7 +9,9 @@ WORDS_PER_MINUTE = 238  # silent reading of English prose by adults: Brysbaert 2
 _APOSTROPHES = "'\u2019"
 # A full stop, question or exclamation mark counts where white space or the end follows: not inside 3.14. The signs of
 # scripts that set no space after a sentence count everywhere, and so does an empty line, which ends a heading.
-_SENTENCE_END = re.compile(r"[.!?\u2026\u061f\u06d4\u0964]+[\"'\u201d\u2019\u00bb)\]]*(?=\s|$)|[\u3002\uff01\uff1f]+|\n\s*\n")
+_SENTENCE_END = re.compile(
+    r"[.!?\u2026\u061f\u06d4\u0964]+[\"'\u201d\u2019\u00bb)\]]*(?=\s|$)|[\u3002\uff01\uff1f]+|\n\s*\n"
+)
 
 
 class Analysis(TypedDict):

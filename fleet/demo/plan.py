@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from fleet.demo.app import SPREAD
+from fleet.demo.tasks import SPREAD
 from fleet.demo.texts import Text, at_least
 
 _TEXTS_PER_WORKER_MIN = 8

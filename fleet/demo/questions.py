@@ -57,7 +57,7 @@ def running_both(connection: Connection, fresh: timedelta, lease_id: UUID | None
         .join(task, task.c.lease_id == lease.c.id)
         .where(lease.c.state == "LIVE", _RUNNING, task.c.started_at > func.clock_timestamp() - fresh, *of_one)
         .group_by(lease.c.id)
-        .having(func.count(distinct(task.c.name)) == 2)  # noqa: PLR2004 - analyze and publish
+        .having(func.count(distinct(task.c.name)) == 2)
     )
     return _holders(connection, question)
 
@@ -90,7 +90,7 @@ def counts(connection: Connection) -> Counts:
         task.c.failure_code == "lease_expired",
     )
     question = select(func.count(), *(func.count().filter(condition) for condition in conditions)).select_from(task)
-    return Counts(*connection.execute(question).one())
+    return Counts._make(connection.execute(question).one())
 
 
 def succeeded(connection: Connection, name: str) -> set[UUID]:
@@ -115,4 +115,4 @@ def _holder() -> Select[tuple[UUID, str, int, datetime]]:
 
 
 def _holders(connection: Connection, question: Select[tuple[UUID, str, int, datetime]]) -> list[Holder]:
-    return [Holder(*row) for row in connection.execute(question)]
+    return [Holder._make(row) for row in connection.execute(question)]

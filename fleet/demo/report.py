@@ -80,7 +80,7 @@ class Facts:
         )
 
 
-def report(facts: Facts, seconds: float, exit_codes: dict[str, int]) -> Report:
+def report(facts: Facts, exit_codes: dict[str, int | None], seconds: float) -> Report:
     """Put the figures together and compare them with the promises."""
     counts = facts.counts
     return Report(
@@ -95,7 +95,7 @@ def report(facts: Facts, seconds: float, exit_codes: dict[str, int]) -> Report:
         recovery_seconds=round(facts.recovery.total_seconds(), 2),
         seconds=round(seconds, 2),
         in_doubt=facts.doubts,
-        broken=(*broken(facts), *(f"{name} ended with {code}" for name, code in exit_codes.items() if code)),
+        broken=(*broken(facts), *(f"workers drain: {name} did not" for name, code in exit_codes.items() if code != 0)),
     )
 
 
@@ -115,7 +115,7 @@ def broken(facts: Facts) -> list[str]:
         f"{counts.lease_expired} did, {counts.failed} failed in all": (
             len(others) == counts.failed == counts.lease_expired == len(facts.doubts)
         ),
-        f"each of its {len(facts.repeatable)} analyze tasks was put back and then succeeded: {facts.requeued} were put back": (
+        f"each of its {len(facts.repeatable)} analyze tasks was put back, and succeeded then: {facts.requeued} were": (
             1 <= facts.requeued == len(facts.repeatable)
             and all(task.state is State.SUCCEEDED for task in facts.repeatable)
         ),

@@ -12,8 +12,6 @@ from fleet.demo.report import Facts
 class DatabaseReady:
     """The schema is there, and nothing in it."""
 
-    temporary: bool
-
 
 @dataclass(frozen=True, slots=True)
 class WorkersReady:
@@ -60,9 +58,9 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """The other workers were asked to end; those that did have an exit code."""
+    """The other workers were asked to end; None is the exit code of one that did not in time."""
 
-    exit_codes: dict[str, int]
+    exit_codes: dict[str, int | None]
 
 
 Step = DatabaseReady | WorkersReady | Submitted | Killed | Settled | Finished | Drained

@@ -31,7 +31,9 @@ class Process:
 class Crew:
     """All the workers. Leaving the block ends those that still run, in order if they let us."""
 
-    def __init__(self, database_url: str, folder: Path, *, ttl: timedelta, slots: int, environment: dict[str, str]) -> None:
+    def __init__(
+        self, database_url: str, folder: Path, *, ttl: timedelta, slots: int, environment: dict[str, str]
+    ) -> None:
         self._database_url = database_url
         self._folder = folder
         self._options = ("--ttl", f"{ttl.total_seconds():g}s", "--slots", str(slots))
@@ -60,8 +62,8 @@ class Crew:
         with theirs, log.open("wb") as output:
             # A group of its own, so that Ctrl-C comes to the demo alone, but in our session: should the demo be killed
             # while a worker is stopped, the kernel wakes and ends the worker.
-            process = Popen(
-                [sys.executable, "-m", "fleet", "worker", "run", "fleet.demo:app", "--name", name, *self._options],  # noqa: S603
+            process = Popen(  # noqa: S603 - no shell reads the arguments
+                [sys.executable, "-m", "fleet", "worker", "run", "fleet.demo:app", "--name", name, *self._options],
                 env=self._environment_of(name) | {SUPERVISOR_FD: str(theirs.fileno())},
                 pass_fds=(theirs.fileno(),),
                 stdin=DEVNULL,
@@ -76,7 +78,9 @@ class Crew:
         for each in self._processes.values():
             code = each.process.poll()
             if code is not None:
-                raise DemoError(f"{each.name} ended with exit code {code}; the last lines of its log:\n{_tail(each.log)}")
+                raise DemoError(
+                    f"{each.name} ended with exit code {code}; the last lines of its log:\n{_tail(each.log)}"
+                )
 
     def stop(self, name: str) -> None:
         """Freeze a worker (SIGSTOP)."""
@@ -88,18 +92,18 @@ class Crew:
 
     def kill(self, name: str) -> None:
         """Kill a worker (SIGKILL) and return when it is gone."""
-        killed = self._processes.pop(name)
+        killed = self._processes[name]
         killed.process.kill()
         killed.process.wait()
         killed.channel.close()
+        del self._processes[name]
 
-    def drain(self) -> dict[str, int]:
-        """Ask all to drain (SIGTERM) and return their exit codes; one that does not end in time has none."""
+    def drain(self) -> dict[str, int | None]:
+        """Ask all to drain (SIGTERM) and return their exit codes; None for one that does not end in time."""
         for each in self._processes.values():
             each.process.terminate()
         self._wait()
-        codes = {each.name: each.process.poll() for each in self._processes.values()}
-        return {name: code for name, code in codes.items() if code is not None}
+        return {each.name: each.process.poll() for each in self._processes.values()}
 
     def session_name(self, name: str) -> str:
         """Return what the database calls the sessions of one worker."""

@@ -21,8 +21,8 @@ app = Fleet()
 
 
 @app.task(idempotent=True)
-def analyze(text: str, title: str = "") -> Analysis:  # noqa: ARG001 - the title is for whoever looks at the task
-    """Analyze a text. Pure computation: doing it twice is harmless."""
+def analyze(text: str, title: str = "") -> Analysis:
+    """Analyze a text. Pure computation: doing it twice is harmless. The title is for whoever looks at the task."""
     time.sleep(_pause_seconds())
     return analysis_of(text)
 
@@ -30,11 +30,11 @@ def analyze(text: str, title: str = "") -> Analysis:  # noqa: ARG001 - the title
 @app.task
 async def publish(ctx: Context, title: str, text: str) -> Analysis:
     """Analyze a text and publish the figures. Stands for a call that costs money: it must not be done twice."""
-    pause = _pause_seconds() / 2
+    pause = _pause_seconds() / 3
     await asyncio.sleep(pause)
     figures = analysis_of(text)
     outbox.append({"task": str(ctx.task_id), "title": title, **figures})
-    await asyncio.sleep(pause)
+    await asyncio.sleep(2 * pause)
     return figures
 
 
