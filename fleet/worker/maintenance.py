@@ -1,5 +1,6 @@
 """What every worker does for the whole fleet beside its own work: reap, sweep, expire, prune. No leader, no schedule."""
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
@@ -67,10 +68,19 @@ class Maintenance:
         self._witness = Witness(settings.reap_every * GAP)
         self._connection: AsyncConnection | None = None
         self._rounds = 0
+        self.resting = asyncio.Event()  # set between two rounds
+        self.resting.set()
 
     async def run(self) -> None:
         """Take every step when it is due, for ever."""
-        await every(self._settings.reap_every, self.step, self._events, "maintenance")
+        await every(self._settings.reap_every, self._round, self._events, "maintenance")
+
+    async def _round(self) -> None:
+        self.resting.clear()
+        try:
+            await self.step()
+        finally:
+            self.resting.set()
 
     async def step(self) -> None:
         """One round: reap and sweep; expire; and now and then look for orphans and prune."""

@@ -151,6 +151,7 @@ class Worker:
                 self._claimer.end()
                 await claims_over.wait()
                 await self._drain_in_order()
+                await pause(self._settings.margin.total_seconds(), self._maintenance.resting)
                 parts.cancel_scope.cancel()
         finally:
             with anyio.CancelScope(shield=True):

@@ -83,7 +83,7 @@ class Slots:
         self._ending = False
         self._waiting: deque[ClaimedTask] = deque()
         self._idle: deque[asyncio.Future[None]] = deque()
-        self._running: dict[tuple[UUID, int], Execution] = {}
+        self._running: set[Execution] = set()
         self._threads = ThreadPoolExecutor(settings.slots, thread_name_prefix="fleet-handler")
 
     @property
@@ -97,10 +97,10 @@ class Slots:
 
     def held(self) -> list[UUID]:
         """The ids of all tasks that are here."""
-        return [task_id for task_id, _ in self._running] + [task.id for task in self._waiting]
+        return [execution.task.id for execution in self._running] + [task.id for task in self._waiting]
 
     def executions(self) -> list[Execution]:
-        return list(self._running.values())
+        return list(self._running)
 
     def put(self, tasks: Sequence[ClaimedTask]) -> None:
         """Start these tasks: there must be as many free slots."""
@@ -160,12 +160,11 @@ class Slots:
                 await woken
             task = self._waiting.popleft()
             execution = Execution(task, self._handlers[task.name])
-            key = (task.id, task.attempt)
-            self._running[key] = execution
+            self._running.add(execution)
             try:
                 outcome = await self._start(execution, runner)
             finally:
-                del self._running[key]
+                self._running.remove(execution)
             if outcome is not None:
                 self._report(Settlement(task, outcome))
             self.changed.set()
@@ -198,7 +197,7 @@ class Slots:
         asyncio.get_running_loop().call_later(self._settings.margin.total_seconds(), self._give_up, execution)
 
     def _give_up(self, execution: Execution) -> None:
-        if self._running.get((execution.task.id, execution.task.attempt)) is execution:
+        if execution in self._running:
             self.settle_early(execution, self._stopped(execution, Stop.TIMEOUT))
             self._events.emit(TaskStuck(execution.task))
             self._on_stuck(execution.task)

@@ -61,7 +61,7 @@ async def exists(connection: AsyncConnection, task_id: UUID) -> bool:
     ({"state": "FAILED", "resolved": True}, True),
     ({"state": "FAILED"}, False),
     ({"state": "QUEUED", "finished_days": None}, False),
-    ({"state": "RUNNING", "finished_days": None, "lease_id": uuid7()}, False),
+    ({"state": "RUNNING", "finished_days": None, "lease_id": UUID(int=7)}, False),
     ({"finished_days": 6.9}, False),
     ({"finished_days": 7.1}, True),
     ({"state": "FAILED", "resolved": True, "finished_days": 6.9}, False),

@@ -224,7 +224,7 @@ def test_a_result_becomes_json(result: object, text: str) -> None:
     assert encode_result(result, LIMIT) == text
 
 
-@pytest.mark.parametrize("result", ["a\x00", float("inf"), object(), [b"\xff"], {(1, 2): 3}], ids=repr)
+@pytest.mark.parametrize("result", ["a\x00", float("inf"), Ellipsis, [b"\xff"], {(1, 2): 3}], ids=repr)
 def test_a_result_that_has_no_form_is_refused(result: object) -> None:
     with pytest.raises(InvalidResult, match="the handler finished, but its result cannot be stored"):
         encode_result(result, LIMIT)
