@@ -39,7 +39,9 @@ def template(server_url: str) -> Iterator[str]:
     """A migrated database that others are cloned from."""
     name = f"fleet_template_{uuid4().hex[:12]}"
     with psycopg.connect(server_url, autocommit=True) as connection:
-        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        connection.execute(
+            sql.SQL("CREATE DATABASE {} TEMPLATE template0 ENCODING 'UTF8'").format(sql.Identifier(name))
+        )
         migrate.upgrade(Database(url_of(server_url, name), SETTINGS))
         yield name
         connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
