@@ -5,13 +5,13 @@ import time
 from importlib.resources import files
 from pathlib import Path
 
+from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import OperationalError
 
-from alembic import command
 from fleet.errors import SchemaMismatch
 from fleet.postgres.database import Database
 

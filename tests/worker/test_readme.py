@@ -19,8 +19,12 @@ async def test_the_first_program_runs(
     assert found is not None
     declared, submitted = found[1].split("\nref =", 1)
     charged: list[str] = []
-    payments = SimpleNamespace(charge=lambda order, idempotency_key: charged.append(idempotency_key) or f"paid {order}")
-    names: dict[str, Any] = {"payments": payments}
+
+    def charge(order: int, idempotency_key: str) -> str:
+        charged.append(idempotency_key)
+        return f"paid {order}"
+
+    names: dict[str, Any] = {"payments": SimpleNamespace(charge=charge)}
     exec(declared, names)  # noqa: S102 - it is ours
     async with names["app"] as app, app.worker():
         await eval(compile(f"ref ={submitted}", "README.md", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT), names)  # noqa: S307
