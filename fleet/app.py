@@ -16,7 +16,7 @@ from fleet.context import Context
 from fleet.errors import ConfigurationError, InvalidArguments
 from fleet.events import Events
 from fleet.handler import NAME_MAX, Handler, is_name
-from fleet.postgres.database import Database
+from fleet.postgres.database import Database, answered
 from fleet.postgres.submit import Submission, accepted, copy, statement
 from fleet.postgres.transaction import AsyncTransaction, Transaction, run_in, run_in_sync
 from fleet.task import MAX_ATTEMPTS_IDEMPOTENT, MAX_ATTEMPTS_OTHERWISE, MAX_LOSSES, PRIORITIES, PRIORITY_DEFAULT
@@ -98,8 +98,8 @@ class Task(Generic[P, R]):
     async def submit(self, *args: P.args, **kwargs: P.kwargs) -> TaskRef[R]:
         """Check the arguments, write the task, and return once it is committed (with `tx`: written).
 
-        Raises InvalidArguments (nothing was written) and IdempotencyConflict. Any error of the connection means
-        unknown: submit again with the same idempotency key.
+        Raises InvalidArguments (nothing was written), IdempotencyConflict, DatabaseUnreachable, and OutcomeUnknown where
+        the connection was lost before the answer: submit again with the same idempotency key.
         """
         submission = self.submission(args, kwargs)
         query, values = statement(submission)
@@ -283,7 +283,8 @@ class Fleet:
                 yield submission
 
         async with self.client.connection() as connection:
-            await copy(connection, submissions(), progress)
+            with answered():
+                await copy(connection, submissions(), progress)
         return refs
 
     async def close(self) -> None:

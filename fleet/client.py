@@ -16,7 +16,7 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool
 from fleet.errors import NotFound, TaskCancelled, TaskFailed
 from fleet.postgres import inspect
 from fleet.postgres.cancel import cancel
-from fleet.postgres.database import AsyncConnection, Connection, Database, Row, Statement, run, run_sync
+from fleet.postgres.database import AsyncConnection, Connection, Database, Row, Statement, answered, run, run_sync
 from fleet.task import State
 
 R = TypeVar("R")
@@ -39,7 +39,8 @@ class Client:
     async def query(self, statement: Statement, **values: Any) -> list[Row]:
         """Run one statement on a pooled connection, in autocommit."""
         async with self.connection() as connection:
-            return await run(connection, statement, **values)
+            with answered():
+                return await run(connection, statement, **values)
 
     def query_sync(self, statement: Statement, **values: Any) -> list[Row]:
         """Do the same from plain code."""
@@ -52,7 +53,7 @@ class Client:
                 kwargs={"autocommit": True},
                 open=True,
             )
-        with self._database.reachable(), self._pool_sync.connection() as connection:
+        with self._database.reachable(), self._pool_sync.connection() as connection, answered():
             return run_sync(connection, statement, **values)
 
     @asynccontextmanager

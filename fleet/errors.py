@@ -10,6 +10,7 @@ FleetError
 ├── TaskFailed                ref.result(): the task ended FAILED
 ├── TaskCancelled             ref.result(): the task ended CANCELLED
 ├── DatabaseUnreachable       no connection could be made
+│   └── OutcomeUnknown        … any more: the statement may have taken effect or not
 └── SchemaMismatch            the database's schema is older or newer than this code
 
 `Retry` and `Fail` are no errors of Fleet: a handler raises them to say what follows (see retry.py).
@@ -82,6 +83,10 @@ class TaskCancelled(FleetError):
 
 class DatabaseUnreachable(FleetError):
     """No connection could be made; the message names the address, never the password."""
+
+
+class OutcomeUnknown(DatabaseUnreachable):
+    """The connection was lost before the answer came: nobody knows whether the statement took effect."""
 
 
 class SchemaMismatch(FleetError):

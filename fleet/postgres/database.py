@@ -12,7 +12,7 @@ from sqlalchemy import Engine, create_engine
 from sqlalchemy.pool import NullPool
 
 from fleet.config import Settings
-from fleet.errors import ConfigurationError, DatabaseUnreachable
+from fleet.errors import ConfigurationError, DatabaseUnreachable, OutcomeUnknown
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 AsyncConnection = psycopg.AsyncConnection[tuple[Any, ...]]
@@ -127,12 +127,30 @@ class Database:
         try:
             yield
         except psycopg.OperationalError as error:
-            if error.sqlstate is not None and not error.sqlstate.startswith(_NO_CONNECTION):
+            if not _is_lost(error):
                 raise
             raise DatabaseUnreachable(
                 f"{self.address} cannot be reached: {_first_line(error)}. "
                 "Check the address (--database-url, FLEET_DATABASE_URL) and that the server is up."
             ) from error
+
+
+@contextmanager
+def answered() -> Iterator[None]:
+    """Turn 'the connection was lost while the statement was under way' into OutcomeUnknown: never into a failure."""
+    try:
+        yield
+    except psycopg.OperationalError as error:
+        if not _is_lost(error):
+            raise
+        raise OutcomeUnknown(
+            f"the connection was lost before the answer: {_first_line(error)}. Whether it was done is not known: "
+            "ask for the task, or submit again with the same idempotency key"
+        ) from error
+
+
+def _is_lost(error: psycopg.OperationalError) -> bool:
+    return error.sqlstate is None or error.sqlstate.startswith(_NO_CONNECTION)
 
 
 def redacted(url: str) -> str:
