@@ -31,7 +31,13 @@ class Client:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._patience_seconds = database.settings.statement_timeout.total_seconds()
+        self._pool_options: dict[str, Any] = {
+            "conninfo": database.conninfo("client"),
+            "min_size": 0,
+            "max_size": _POOL_MAX,
+            "timeout": database.settings.statement_timeout.total_seconds(),
+            "kwargs": {"autocommit": True},
+        }
         self._pools: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncConnectionPool[AsyncConnection]]
         self._pools = WeakKeyDictionary()
         self._pool_sync: ConnectionPool[Connection] | None = None
@@ -45,14 +51,7 @@ class Client:
     def query_sync(self, statement: Statement, **values: Any) -> list[Row]:
         """Do the same from plain code."""
         if self._pool_sync is None:
-            self._pool_sync = ConnectionPool(
-                self._database.conninfo("client"),
-                min_size=0,
-                max_size=_POOL_MAX,
-                timeout=self._patience_seconds,
-                kwargs={"autocommit": True},
-                open=True,
-            )
+            self._pool_sync = ConnectionPool(**self._pool_options, open=True)
         with self._database.reachable(), self._pool_sync.connection() as connection, answered():
             return run_sync(connection, statement, **values)
 
@@ -62,14 +61,7 @@ class Client:
         loop = asyncio.get_running_loop()
         pool = self._pools.get(loop)
         if pool is None:
-            pool = AsyncConnectionPool(
-                self._database.conninfo("client"),
-                min_size=0,
-                max_size=_POOL_MAX,
-                timeout=self._patience_seconds,
-                kwargs={"autocommit": True},
-                open=False,
-            )
+            pool = AsyncConnectionPool(**self._pool_options, open=False)
             self._pools[loop] = pool
             await pool.open()
         with self._database.reachable():
