@@ -98,10 +98,21 @@ def subscribe(events: Events) -> None:
 
 
 def log(event: Event) -> None:
-    """Write the line of one event."""
+    """Write the line of one event. What comes with every task costs next to nothing where nobody debugs."""
+    if _is_routine(event) and not _LOGGER.isEnabledFor(logging.DEBUG):
+        return
     level, message, fields = describe(event)
     if _LOGGER.isEnabledFor(level):
         _LOGGER.log(level, Line(message, fields))
+
+
+def _is_routine(event: Event) -> bool:
+    match event:
+        case happened.TaskSettled(settlement, _):
+            return isinstance(settlement.outcome, Succeeded)
+        case happened.TaskStarted() | happened.TasksClaimed() | happened.LeaseRenewed():
+            return True
+    return False
 
 
 def describe(event: Event) -> tuple[int, str, dict[str, object]]:  # noqa: C901, PLR0911, PLR0912 - one case an event
