@@ -18,9 +18,13 @@ PATIENT: dict[str, Any] = {
 
 
 async def submit_both(watcher: AsyncConnection, suffix: str = "", queue: str = "default") -> tuple[UUID, UUID]:
-    """One task that may be repeated, and one that may not (but has attempts left, were it its handler's wish)."""
-    repeatable = await submit(watcher, name=f"act{suffix}", queue=queue)
-    once = await submit(watcher, name=f"act{suffix}_once", queue=queue)
+    """One task that may be repeated, and one that may not (but has attempts left, were it its handler's wish).
+
+    Both appear at once, so that one claim takes both.
+    """
+    async with watcher.transaction():
+        repeatable = await submit(watcher, name=f"act{suffix}", queue=queue)
+        once = await submit(watcher, name=f"act{suffix}_once", queue=queue)
     return repeatable, once
 
 
