@@ -14,6 +14,7 @@ import uvloop
 from fleet import Fleet, Settings
 from fleet.events import Event, TaskSettled
 from fleet.postgres import migrate
+from fleet.worker.runner import spare_the_collector
 
 WORK = float(os.environ.get("WORK", "0.001"))
 
@@ -38,6 +39,7 @@ async def drain(url: str, tasks: int, slots: int) -> tuple[float, float, float]:
                 done.set()
 
     worker.events.subscribe(count)
+    spare_the_collector()  # as `fleet worker run` does
     async with app:
         began = time.perf_counter()
         await app.submit_many(noop, ({"i": i, "pad": "x" * 200} for i in range(tasks)))
