@@ -34,7 +34,7 @@ async def stories(watcher: AsyncConnection, sink: Sink) -> list[Story]:
 
 
 def judge(story: Story) -> None:
-    """Fail unless one task's story is possible under the promises S2, S3, S4, S6 and S8."""
+    """Fail unless one task's story is possible: one valid end, no forbidden repeat, one budget, attempts without a gap."""
     task, outcomes = story.task, Counter(story.ended.values())
     attempts = list(range(1, task["attempt"] + 1))
     not_ended = 1 if task["state"] in ("SUCCEEDED", "RUNNING") else 0  # the last attempt has no line of its own
@@ -58,7 +58,7 @@ def judge(story: Story) -> None:
 
 
 async def judge_all(watcher: AsyncConnection, sink: Sink) -> list[Story]:
-    """Judge every task, and the counters against the rows (S11, S16). Returns the stories."""
+    """Judge every task, and the counters against the rows. Returns the stories."""
     told = await stories(watcher, sink)
     for story in told:
         judge(story)
