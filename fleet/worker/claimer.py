@@ -1,7 +1,6 @@
 """Keeps the slots filled: claims when there is room, peeks while there is nothing, sleeps when nothing comes."""
 
 import asyncio
-import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -13,11 +12,10 @@ from fleet.handler import Handler
 from fleet.lease import Lease
 from fleet.postgres import claim, heartbeat, listen
 from fleet.postgres.database import AsyncConnection, Database
-from fleet.retry import BackOff
 from fleet.task import Released, Settlement
 from fleet.worker.keeper import Keeper
 from fleet.worker.lanes import Lanes
-from fleet.worker.loop import jittered, pause, trouble
+from fleet.worker.loop import back_off, jittered, pause, reconnecting, trouble
 from fleet.worker.settler import Settler
 from fleet.worker.slots import Slots
 
@@ -50,7 +48,7 @@ class Claimer:
         self._keeper = keeper
         self._slots = slots
         self._settler = settler
-        self._backoff = BackOff(settings.backoff_base, settings.ttl / 3)
+        self._backoff = reconnecting(settings)
         self._connection: AsyncConnection | None = None
         self._ending = False
         self._checks: list[float] = []  # when to look for tasks whose claim was answered to nobody
@@ -80,7 +78,7 @@ class Claimer:
             except psycopg.Error as error:
                 self._events.emit(trouble("claim", error))
                 await self._disconnect()
-                await pause(self._backoff.delay(self._troubles, random.random()).total_seconds())
+                await back_off(self._backoff, self._troubles)
                 self._troubles += 1
 
     async def drain(self, lease: Lease) -> None:

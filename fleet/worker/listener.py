@@ -1,6 +1,5 @@
 """Hears notifications on a connection of its own. Optional: polling is the truth, this only makes it quick."""
 
-import random
 from collections.abc import Callable, Collection
 
 import psycopg
@@ -9,8 +8,7 @@ from fleet.config import Settings
 from fleet.events import Events
 from fleet.postgres import listen
 from fleet.postgres.database import Database
-from fleet.retry import BackOff
-from fleet.worker.loop import pause, trouble
+from fleet.worker.loop import back_off, reconnecting, trouble
 
 
 class Listener:
@@ -25,7 +23,7 @@ class Listener:
         self._settings = settings
         self._events = events
         self._wake = wake
-        self._backoff = BackOff(settings.backoff_base, settings.ttl / 3)
+        self._backoff = reconnecting(settings)
 
     def up(self) -> bool:
         """Whether notifications are coming in."""
@@ -48,5 +46,5 @@ class Listener:
             finally:
                 self._up = False
                 self._wake()  # nobody will call while this is down: sleep no longer than without it
-            await pause(self._backoff.delay(tries, random.random()).total_seconds())
+            await back_off(self._backoff, tries)
             tries += 1

@@ -7,7 +7,9 @@ from datetime import timedelta
 
 import psycopg
 
+from fleet.config import Settings
 from fleet.events import DatabaseTrouble, Events
+from fleet.retry import BackOff
 
 JITTER = 0.1
 
@@ -39,6 +41,16 @@ async def pause(seconds: float, wake: asyncio.Event | None = None) -> None:
             await wake.wait()
     except TimeoutError:
         pass
+
+
+def reconnecting(settings: Settings) -> BackOff:
+    """How long to wait between two tries to reach the database."""
+    return BackOff(settings.backoff_base, settings.ttl / 3)
+
+
+async def back_off(backoff: BackOff, tries: int, wake: asyncio.Event | None = None) -> None:
+    """Wait before the next try, after so many in vain."""
+    await pause(backoff.delay(tries, random.random()).total_seconds(), wake)
 
 
 def jittered(period: timedelta) -> float:

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import random
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -21,12 +20,11 @@ from fleet.handler import Handler
 from fleet.lease import Lease
 from fleet.postgres import claim, heartbeat
 from fleet.postgres.database import Database
-from fleet.retry import BackOff
 from fleet.task import ClaimedTask, Errored, FailureCode, Released, State
 from fleet.worker.claimer import Claimer
 from fleet.worker.keeper import Callbacks, Keeper
 from fleet.worker.listener import Listener
-from fleet.worker.loop import attempt, pause, trouble
+from fleet.worker.loop import attempt, back_off, pause, reconnecting, trouble
 from fleet.worker.maintenance import Maintenance
 from fleet.worker.settler import Settler
 from fleet.worker.slots import Slots, Stop
@@ -113,13 +111,12 @@ class Worker:
 
     def _build(self) -> None:
         settings, events = self._settings, self.events
-        backoff = BackOff(settings.backoff_base, settings.ttl / 3)
         identity = heartbeat.Identity(
             self.name, socket.gethostname(), os.getpid(), self._version, self.queues, settings.slots
         )
         callbacks = Callbacks(self._lease_granted, self._lease_lost, self._drain_asked, self._cancel_asked)
         self._keeper = Keeper(self._database, identity, settings, events, callbacks)
-        self._settler = Settler(self._database, events, backoff)
+        self._settler = Settler(self._database, events, reconnecting(settings))
         self._slots = Slots(
             self._handlers,
             settings,
@@ -245,8 +242,7 @@ class Worker:
                 self.events.emit(trouble("fetch", error))
             if not self._keeper.holds(task.lease):
                 return "{}"  # it will be handed back, not started
-            delay = BackOff(self._settings.backoff_base, self._settings.ttl / 3).delay(tries, random.random())
-            await pause(delay.total_seconds())
+            await back_off(reconnecting(self._settings), tries)
             tries += 1
 
     def _on_stuck(self, task: ClaimedTask) -> None:

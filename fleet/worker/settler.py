@@ -1,7 +1,6 @@
 """Writes the ends of attempts: whenever it is free it takes everything that waits, and writes it in one statement each."""
 
 import asyncio
-import random
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from uuid import UUID
@@ -14,7 +13,7 @@ from fleet.postgres import settle
 from fleet.postgres.database import AsyncConnection, Database, is_data_error
 from fleet.retry import BackOff
 from fleet.task import Errored, FailureCode, Settlement, State, Succeeded, Verdict
-from fleet.worker.loop import pause, trouble
+from fleet.worker.loop import back_off, trouble
 
 BATCH = 1000
 BUSY_SECONDS = 0.05
@@ -97,7 +96,7 @@ class Settler:
                     raise
                 self._events.emit(trouble("settle", error))
                 await self._disconnect()
-            await pause(self._backoff.delay(tries, random.random()).total_seconds())
+            await back_off(self._backoff, tries)
             tries += 1
 
     async def _disconnect(self) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import random
 import signal
 import socket
 import sys
@@ -19,7 +18,7 @@ from fleet.events import ChildEnded, ChildStarted, DrainStarted, Events, LeasesR
 from fleet.postgres import reap
 from fleet.postgres.database import Database
 from fleet.retry import BackOff
-from fleet.worker.loop import pause, trouble
+from fleet.worker.loop import back_off, trouble
 from fleet.worker.runner import SUPERVISOR_FD
 
 HOPELESS = (2, 4)  # exit codes that another start cannot mend: usage, and a schema that does not fit
@@ -89,7 +88,7 @@ class Supervisor:
                 return
             failures = 0 if time.monotonic() - began > self._settings.ttl.total_seconds() else failures + 1
             if failures:
-                await pause(self._backoff.delay(failures - 1, random.random()).total_seconds(), self._ending)
+                await back_off(self._backoff, failures - 1, self._ending)
 
     async def _run_child(self, number: int) -> tuple[int, list[UUID]]:
         """Start a child and return, once it has ended, its exit code and the leases that it had."""
