@@ -4,7 +4,7 @@ import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar, overload
 
 from uuid_utils.compat import uuid7
@@ -28,28 +28,25 @@ R = TypeVar("R")
 _KEY_MAX = 255
 _SECONDS_MAX = 100 * 365 * 86400
 _WHOLE = range(1, 2**31)
+_PAST = datetime(1970, 1, 1, tzinfo=UTC)
+_NEVER = datetime.max.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What may be said about one submission, apart from the task's arguments.
+    """What may be said about one submission, apart from the task's arguments. None: as the handler declares."""
 
-    `delay` (seconds or timedelta) goes before `run_at`. After `expires_at` the task is not started any more.
-    `idempotent=False` makes this one task not repeatable, whatever its handler says. `tx` is the caller's own
-    transaction: the task exists if and only if that commits.
-    """
-
-    queue: str | None = None
-    priority: int | None = None
-    delay: Seconds | None = None
-    run_at: datetime | None = None
-    expires_at: datetime | None = None
-    timeout: Seconds | None = None
-    idempotent: Literal[False] | None = None
-    max_attempts: int | None = None
-    max_losses: int | None = None
-    idempotency_key: str | None = None
-    tx: AsyncTransaction | Transaction | None = None
+    queue: str | None = None  #: another queue than the handler's own
+    priority: int | None = None  #: 0 (most urgent) to 9
+    delay: Seconds | None = None  #: start it no sooner, counted from now; goes before `run_at`
+    run_at: datetime | None = None  #: start it no sooner, with a time zone
+    expires_at: datetime | None = None  #: not started by then, it ends FAILED `expired`; with a time zone
+    timeout: Seconds | None = None  #: the time limit of one attempt
+    idempotent: Literal[False] | None = None  #: False: this one task is not repeatable, whatever its handler says
+    max_attempts: int | None = None  #: how many starts may end badly before it is FAILED
+    max_losses: int | None = None  #: how many of them by a vanished worker
+    idempotency_key: str | None = None  #: the same key and request again is the same task; 1 to 255 characters
+    tx: AsyncTransaction | Transaction | None = None  #: the caller's own: the task exists if and only if it commits
 
     def check(self) -> None:
         """Raise InvalidArguments naming the option that cannot hold."""
@@ -121,22 +118,27 @@ class Task(Generic[P, R]):
 
     def submission(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Submission:
         """Return what would be written for this call. Raises InvalidArguments."""
+        arguments = self.handler.bind(tuple(args), kwargs)
+        return self.submission_of(self.handler.encode(arguments, self.app.settings.args_bytes_max))
+
+    def submission_of(self, args: str, scope: str = "") -> Submission:
+        """Return what would be written for arguments that are JSON text already. Keys are unique within a scope."""
         handler, options = self.handler, self._options
-        arguments = handler.bind(tuple(args), kwargs)
         return Submission(
             id=uuid7(),
             queue=options.queue or handler.queue,
             name=handler.name,
-            args=handler.encode(arguments, self.app.settings.args_bytes_max),
+            args=args,
             priority=handler.priority if options.priority is None else options.priority,
             idempotent=options.idempotent,
             max_attempts=options.max_attempts or handler.max_attempts,
             max_losses=options.max_losses or handler.max_losses,
             timeout=None if options.timeout is None else as_duration(options.timeout),
             delay=None if options.delay is None else as_duration(options.delay),
-            run_at=options.run_at,
-            expires_at=options.expires_at,
+            run_at=_within_reach(options.run_at),
+            expires_at=_within_reach(options.expires_at),
             key=options.idempotency_key,
+            scope=scope,
         )
 
 
@@ -148,7 +150,7 @@ class Fleet:
     ) -> None:
         self.handlers: dict[str, Handler] = {}
         self.settings = settings or Settings.from_environment(os.environ)
-        self._given_url = database_url
+        self.database_url = database_url
         self._queue = queue
         self._lifespan: Callable[[], AbstractAsyncContextManager[Any]] = no_lifespan
         self._database: Database | None = None
@@ -158,7 +160,7 @@ class Fleet:
     def database(self) -> Database:
         """Where the tasks are. Raises ConfigurationError where no database was named."""
         if self._database is None:
-            url = database_url(os.environ, self._given_url)
+            url = database_url(os.environ, self.database_url)
             if url is None:
                 raise ConfigurationError(
                     "no database was named: set FLEET_DATABASE_URL=postgresql://user@host/database, or give Fleet(…) one"
@@ -312,6 +314,19 @@ class Declare:
     def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
     def __call__(self, function: Any, /) -> Any:
         raise NotImplementedError
+
+
+def _within_reach(moment: datetime | None) -> datetime | None:
+    """Return a moment that every reader can hold: what is past anyway as 1970, what never comes as the last there is.
+
+    The driver cannot read years before 1 or after 9999, into which a time zone may carry; a claim would stumble over it.
+    """
+    if moment is None:
+        return None
+    try:
+        return max(moment.astimezone(UTC), _PAST)
+    except OverflowError:
+        return _PAST if moment.year < _PAST.year else _NEVER
 
 
 def _seconds(value: Seconds) -> float:

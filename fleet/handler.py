@@ -48,6 +48,7 @@ class Handler:
     is_async: bool = field(init=False)
     context_name: str | None = field(init=False)
     parameters: tuple[str, ...] = field(init=False)
+    shape: Any = field(init=False, repr=False)  # a TypedDict: the arguments as pydantic checks them
     _loose: bool = field(init=False, repr=False)  # some argument may be anything: pydantic would write its NaN as null
     _adapter: "pydantic.TypeAdapter[dict[str, Any]]" = field(init=False, repr=False)
 
@@ -58,7 +59,8 @@ class Handler:
         set_(self, "is_async", inspect.iscoroutinefunction(self.function))
         set_(self, "context_name", context_name)
         set_(self, "parameters", tuple(arguments))
-        set_(self, "_adapter", _adapter(self.name, arguments))
+        set_(self, "shape", _shape(self.name, arguments))
+        set_(self, "_adapter", _adapter(self.name, self.shape))
         set_(self, "_loose", "'type': 'any'" in repr(self._adapter.core_schema))
 
     def _check(self) -> None:
@@ -95,11 +97,16 @@ class Handler:
         """
         try:
             values = self._adapter.validate_python(arguments)
-            if self._loose:
-                check(values, to_jsonable_python)
-            text = encode(self._adapter.dump_python(values, mode="json"))
         except pydantic.ValidationError as error:
             raise InvalidArguments(f"{self.name}: {_problems(error)}") from None
+        return self.dump(values, limit_bytes)
+
+    def dump(self, values: Mapping[str, Any], limit_bytes: int) -> str:
+        """Return arguments that have been checked against `shape` as JSON text. Raises InvalidArguments as above."""
+        try:
+            if self._loose:
+                check(values, to_jsonable_python)
+            text = encode(self._adapter.dump_python(dict(values), mode="json"))
         except (Unrepresentable, PydanticSerializationError) as error:
             raise InvalidArguments(f"{self.name}: {error}") from None
         size = byte_length(text)
@@ -195,13 +202,17 @@ def _signature(function: Callable[..., Any], name: str) -> tuple[str | None, dic
 _typed_dict: Any = TypedDict  # made at run time: no type checker can know its fields
 
 
-def _adapter(name: str, arguments: Mapping[str, tuple[Any, bool]]) -> "pydantic.TypeAdapter[dict[str, Any]]":
+def _shape(name: str, arguments: Mapping[str, tuple[Any, bool]]) -> Any:
     fields = {key: kind if required else NotRequired[kind] for key, (kind, required) in arguments.items()}
-    shape: Any = _typed_dict("Arguments", fields)
+    shape: Any = _typed_dict(f"{name}_arguments", fields)
     # By default pydantic writes NaN and infinities as null: another value than the one that was submitted.
     shape.__pydantic_config__ = pydantic.ConfigDict(
         extra="forbid", arbitrary_types_allowed=False, ser_json_inf_nan="constants"
     )
+    return shape
+
+
+def _adapter(name: str, shape: Any) -> "pydantic.TypeAdapter[dict[str, Any]]":
     try:
         return pydantic.TypeAdapter(shape)
     except pydantic.errors.PydanticUserError as error:

@@ -38,7 +38,7 @@ CREATE TABLE fleet.task (
   CONSTRAINT task_state CHECK (state IN ('QUEUED', 'RUNNING', 'SUCCEEDED', 'FAILED', 'CANCELLED')),
   CONSTRAINT task_held CHECK ((state = 'RUNNING') = (lease_id IS NOT NULL)),
   CONSTRAINT task_priority CHECK (priority BETWEEN 0 AND 9),
-  CONSTRAINT task_run_at CHECK (isfinite(run_at)),
+  CONSTRAINT task_run_at CHECK (run_at BETWEEN '1970-01-01 00:00:00Z' AND '9999-12-31 23:59:59.999999Z'),
   CONSTRAINT task_budgets CHECK (max_attempts >= 1 AND max_losses >= 1)
 ) WITH (
   fillfactor = 80,

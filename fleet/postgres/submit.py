@@ -119,10 +119,11 @@ def accepted(submission: Submission, row: Row) -> tuple[UUID, bool]:
 async def copy(connection: AsyncConnection, submissions: Iterable[Submission], progress: Callable[[int], None]) -> None:
     """Write many tasks by one COPY, in the order given: all or nothing. Idempotency keys are not looked at.
 
-    `progress` is called now and then with the number of rows sent so far.
+    `progress` is called now and then with the number of rows sent so far. It may take as long as it takes: the statement
+    time-out is meant for single tasks.
     """
-    async with connection.cursor() as cursor:
-        await cursor.execute("SELECT clock_timestamp()")
+    async with connection.transaction(), connection.cursor() as cursor:
+        await cursor.execute("SELECT clock_timestamp(), set_config('statement_timeout', '0', true)")
         row = await cursor.fetchone()
         now: datetime = row[0] if row else datetime.now(UTC)
         count = 0

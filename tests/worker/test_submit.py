@@ -1,18 +1,20 @@
 """From submit to result: every way to say what is to be done."""
 
 import asyncio
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 from uuid import UUID
 
+import psycopg
 import pydantic
 import pytest
 
 from fleet import Context, Fleet
 from fleet.errors import IdempotencyConflict, InvalidArguments, TaskFailed
-from fleet.postgres.database import AsyncConnection
+from fleet.postgres.database import AsyncConnection, Connection, Database
 from fleet.task import State
-from tests.support import row
+from tests.support import eventually_sync, row
 from tests.worker.steps import Gate, in_state
 
 
@@ -110,6 +112,30 @@ async def test_many_are_submitted_at_once_with_their_progress(app: Fleet) -> Non
         assert await refs[0].result(10) == 0
 
 
+async def test_many_may_take_longer_than_a_single_statement_may(app: Fleet, database: Database) -> None:
+    @app.task
+    async def work(number: int) -> int:
+        return number
+
+    limit = app.settings.statement_timeout
+
+    def slowly(watcher: Connection) -> Iterator[dict[str, int]]:
+        yield {"number": 1}
+        overdue = (
+            "SELECT FROM pg_stat_activity WHERE query LIKE '%%COPY fleet.task%%' AND state = 'active'"
+            " AND datname = current_database() AND clock_timestamp() - query_start > 2 * %s::interval"
+        )
+        eventually_sync(lambda: watcher.execute(overdue, (limit,)).fetchone() is not None)
+        yield {"number": 2}
+
+    with database.connect_sync("watcher") as watcher:
+        assert len(await app.submit_many(work, slowly(watcher))) == 2
+    async with app.client.connection() as connection:
+        shown = await (await connection.execute("SELECT current_setting('statement_timeout')::interval")).fetchone()
+        assert shown is not None
+        assert abs(shown[0] - limit) < timedelta(milliseconds=1), "the next one is bounded again"
+
+
 async def test_of_many_none_is_submitted_when_one_is_refused(app: Fleet, connection: AsyncConnection) -> None:
     @app.task
     async def work(number: int) -> int:
@@ -177,6 +203,41 @@ async def test_options_are_what_the_row_begins_with(app: Fleet, connection: Asyn
         assert (stored["idempotent"], stored["max_attempts"], stored["max_losses"]) == (False, 7, 2)
     plain = await row(connection, (await work.submit()).id)
     assert (plain["priority"], plain["idempotent"], plain["max_attempts"], plain["max_losses"]) == (3, None, 5, 3)
+
+
+@pytest.mark.parametrize(
+    ("run_at", "stored_at"),
+    [
+        (datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=14))), datetime(1970, 1, 1, tzinfo=UTC)),
+        (datetime(1969, 12, 31, tzinfo=UTC), datetime(1970, 1, 1, tzinfo=UTC)),
+        (datetime(9999, 12, 31, 23, tzinfo=timezone(timedelta(hours=-2))), datetime.max.replace(tzinfo=UTC)),
+    ],
+)
+async def test_a_moment_that_no_driver_can_read_harms_nobody(
+    app: Fleet, connection: AsyncConnection, run_at: datetime, stored_at: datetime
+) -> None:
+    @app.task
+    async def work(number: int) -> int:
+        return number
+
+    odd = await work.options(run_at=run_at, expires_at=datetime.max.replace(tzinfo=UTC)).submit(1)
+    await app.submit_many(work.options(run_at=run_at), [{"number": 2}])
+    assert (await row(connection, odd.id))["run_at"] == stored_at
+    async with app.worker():
+        assert await (await work.submit(3)).result(10) == 3
+        if stored_at.year == 1970:
+            assert await odd.result(10) == 1
+
+
+@pytest.mark.parametrize("moment", ["-infinity", "infinity", "0044-03-15 BC", "10000-01-01"])
+async def test_a_moment_out_of_reach_cannot_be_written_by_hand_either(app: Fleet, moment: str) -> None:
+    @app.task
+    async def work() -> None: ...
+
+    ref = await work.submit()
+    async with app.client.connection() as connection:
+        with pytest.raises(psycopg.errors.CheckViolation, match="task_run_at"):
+            await connection.execute("UPDATE fleet.task SET run_at = %s WHERE id = %s", (moment, ref.id))
 
 
 @pytest.mark.parametrize(
