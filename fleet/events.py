@@ -99,17 +99,50 @@ class DrainStarted:
 
 @dataclass(frozen=True, slots=True)
 class ChildStarted:
-    number: int
+    """A process of this supervisor runs: `name` is what it is, such as `worker 2`."""
+
+    name: str
     pid: int
 
 
 @dataclass(frozen=True, slots=True)
 class ChildEnded:
-    """A worker process of this supervisor is gone; a negative code is the signal that killed it."""
+    """A process of this supervisor is gone; a negative code is the signal that killed it."""
 
-    number: int
+    name: str
     pid: int
     code: int
+
+
+@dataclass(frozen=True, slots=True)
+class ServerRestarted:
+    """The embedded PostgreSQL had ended by itself, and runs again."""
+
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class ApiListening:
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class RequestAnswered:
+    """`route` is the pattern, such as `/tasks/{id}`, and never what a client sent."""
+
+    method: str
+    route: str
+    status: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class RequestBroken:
+    """A request met a defect of ours; the client was told no more than that."""
+
+    method: str
+    route: str
+    error: BaseException
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +170,10 @@ Event = (
     | DrainStarted
     | ChildStarted
     | ChildEnded
+    | ServerRestarted
+    | ApiListening
+    | RequestAnswered
+    | RequestBroken
     | DatabaseTrouble
 )
 

@@ -1,16 +1,22 @@
-"""Events as lines of the standard library's logging, logger `fleet`: wording, level and fields in one place.
+"""Events as log lines, logger `fleet`: wording, level and fields in one place. structlog gives all lines their form.
 
 What tasks were given and what they returned is never logged, nor the text of a handler's exception, which may quote it.
 """
 
-import json
 import logging
+import os
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, assert_never
+
+import structlog
+from structlog.dev import ConsoleRenderer, plain_traceback
+from structlog.processors import JSONRenderer, LogfmtRenderer, StackInfoRenderer, format_exc_info
+from structlog.stdlib import ProcessorFormatter
+from structlog.typing import EventDict, Processor, WrappedLogger
 
 from fleet import events as happened
 from fleet.context import current_task
@@ -19,77 +25,64 @@ from fleet.payload import clean_text
 from fleet.task import Cancelled, ClaimedTask, Errored, FailureCode, Released, Settlement, State, Succeeded
 
 _LOGGER = logging.getLogger("fleet")
-_LINE_BYTES = 64 * 1024
+_TEXT_BYTES = 64 * 1024
 _TYPE = re.compile(r"[A-Za-z_][\w.]*(?=:|\s|$)")
+_LOGFMT = LogfmtRenderer()
+
+# Where it cannot be told how far a password goes, too much is hidden rather than too little.
+_PASSWORD = re.compile(
+    r"""
+    ( :// [^\s:/?\#\[]* : )                     # scheme://user:
+    (?: [^\s/?\#]*                              # what stands before the last @ of the authority,
+      | (?! \d* [/?\#] )                        # or, where that is no port with a path, before the first @:
+        (?: (?! :// ) [^\s@] )* ) (?=@)         #   SQLAlchemy takes a password with a bare / in it
+    | ( password [ ]* = [ ]* )                  # of libpq, and PGPASSWORD=, ?password=, sslpassword=
+      (?: '(?: \\. | [^'\\\n] )*' | (?: \\. | \S )+ )
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What a record of ours says; whatever formatter prints it, the fields are there."""
+    """What a record of ours says; as text for programs that print it by logging of their own."""
 
     message: str
-    fields: Mapping[str, object] = field(default_factory=dict)
+    fields: Mapping[str, Any]
 
     def __str__(self) -> str:
-        return " ".join([self.message, *(f"{name}={_quoted(value)}" for name, value in self.fields.items())])
-
-
-class TaskFilter(logging.Filter):
-    """Gives every record that a handler causes, from whatever logger, the `task_id` and `attempt` that it ran for."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        task = current_task.get()
-        record.task_id = None if task is None else str(task.id)
-        record.attempt = None if task is None else task.attempt
-        return True
-
-
-class ConsoleFormatter(logging.Formatter):
-    """`time LEVEL message key=value`, for people; further lines are indented, so that none can be forged."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        words = [_moment(record), f"{record.levelname:<7}", _message(record)]
-        words += [f"{name}={value}" for name, value in _context(record).items()]
-        text = " ".join(words)
-        if record.exc_info:
-            text = f"{text}\n{self.formatException(record.exc_info)}"
-        return clean_text(text, _LINE_BYTES).replace("\n", "\n    ")
-
-
-class JsonFormatter(logging.Formatter):
-    """One JSON object a line, for machines."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        line = record.msg if isinstance(record.msg, Line) else Line(record.getMessage())
-        entry: dict[str, object] = {
-            "time": _moment(record),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "pid": record.process,
-            "message": line.message,
-            **line.fields,
-            **_context(record),
-        }
-        if record.exc_info:
-            entry["exception"] = self.formatException(record.exc_info)
-        return json.dumps(entry, default=str)
+        return clean_text(f"{self.message} {_LOGFMT(None, '', dict(self.fields))}".rstrip(), _TEXT_BYTES)
 
 
 def configure(form: str | None, level: str) -> None:
-    """Send every logger's records to stderr as `form`: console or json.
+    """Send every logger's records to stderr as `form`: console or json; also warnings, and what structlog's loggers say.
 
     None means console, unless the program has set up logging of its own: that is left as it is, and only learns
     `task_id` and `attempt`.
     """
     root = logging.getLogger()
     _LOGGER.setLevel(level.upper())
-    if form is not None or not root.handlers:
-        ours = logging.StreamHandler(sys.stderr)
-        ours.setFormatter(JsonFormatter() if form == "json" else ConsoleFormatter())
-        root.handlers[:] = [ours]
-        root.setLevel(level.upper())
-    for handler in root.handlers:
-        handler.addFilter(TaskFilter())
+    if form is None and root.handlers:
+        for handler in root.handlers:
+            handler.addFilter(_tell_task)
+        return
+    ours = logging.StreamHandler(sys.stderr)
+    ours.setFormatter(_formatter(form, colors=sys.stderr.isatty() and not os.environ.get("NO_COLOR")))
+    root.handlers[:] = [ours]
+    root.setLevel(level.upper())
+    logging.captureWarnings(capture=True)
+    logging.getLogger("alembic").setLevel(logging.WARNING)  # it tells of every look at the schema
+    if form is not None or not structlog.is_configured():
+        structlog.configure(
+            processors=[
+                structlog.stdlib.filter_by_level,
+                structlog.contextvars.merge_contextvars,
+                structlog.stdlib.PositionalArgumentsFormatter(),
+                ProcessorFormatter.wrap_for_formatter,
+            ],
+            wrapper_class=structlog.stdlib.BoundLogger,
+            logger_factory=structlog.stdlib.LoggerFactory(),
+        )
 
 
 def subscribe(events: Events) -> None:
@@ -103,19 +96,22 @@ def log(event: Event) -> None:
         return
     level, message, fields = describe(event)
     if _LOGGER.isEnabledFor(level):
-        _LOGGER.log(level, Line(message, fields))
+        error = fields.pop("exc_info", None)
+        _LOGGER.log(level, Line(message, fields), exc_info=error)
 
 
 def _is_routine(event: Event) -> bool:
     match event:
         case happened.TaskSettled(settlement, _):
             return isinstance(settlement.outcome, Succeeded)
+        case happened.RequestAnswered():
+            return event.status < 500
         case happened.TaskStarted() | happened.TasksClaimed() | happened.LeaseRenewed():
             return True
     return False
 
 
-def describe(event: Event) -> tuple[int, str, dict[str, object]]:  # noqa: C901, PLR0911, PLR0912 - one case an event
+def describe(event: Event) -> tuple[int, str, dict[str, Any]]:  # noqa: C901, PLR0911, PLR0912 - one case an event
     """Return the level, the words and the fields of an event."""
     match event:
         case happened.TaskStarted(task):
@@ -149,17 +145,28 @@ def describe(event: Event) -> tuple[int, str, dict[str, object]]:  # noqa: C901,
             return logging.WARNING, "tasks failed: nobody started them in time", {"count": count}
         case happened.DrainStarted(why):
             return logging.INFO, "draining", {"why": why}
-        case happened.ChildStarted(number, pid):
-            return logging.INFO, "worker process started", {"number": number, "pid": pid}
-        case happened.ChildEnded(number, pid, code):
+        case happened.ChildStarted(name, pid):
+            return logging.INFO, "process started", {"name": name, "pid": pid}
+        case happened.ChildEnded(name, pid, code):
             level = logging.WARNING if code else logging.INFO
-            return level, "worker process ended", {"number": number, "pid": pid, "code": code}
+            return level, "process ended", {"name": name, "pid": pid, "code": code}
+        case happened.ServerRestarted(pid):
+            return logging.WARNING, "embedded server had ended: it runs again", {"pid": pid}
+        case happened.ApiListening(address):
+            return logging.INFO, "api listening", {"address": address}
+        case happened.RequestAnswered(method, route, status, seconds):
+            level = logging.WARNING if status >= 500 else logging.DEBUG
+            fields = {"method": method, "route": route, "status": status, "seconds": round(seconds, 4)}
+            return level, "request answered", fields
+        case happened.RequestBroken(method, route, error):
+            fields = {"method": method, "route": route, "exc_info": error}
+            return logging.ERROR, "request broken by a defect of fleet", fields
         case happened.DatabaseTrouble(operation, error):
             return logging.WARNING, "database trouble", {"operation": operation, "error": error}
     assert_never(event)
 
 
-def _settled(settlement: Settlement, state: State) -> tuple[int, str, dict[str, object]]:
+def _settled(settlement: Settlement, state: State) -> tuple[int, str, dict[str, Any]]:
     fields = _of_task(settlement.task)
     match settlement.outcome:
         case Succeeded():
@@ -178,27 +185,83 @@ def _settled(settlement: Settlement, state: State) -> tuple[int, str, dict[str, 
             return logging.WARNING, f"task {state.value.lower()}", fields
 
 
-def _of_task(task: ClaimedTask) -> dict[str, object]:
+def _of_task(task: ClaimedTask) -> dict[str, Any]:
     return {"task_id": task.id, "attempt": task.attempt, "name": task.name, "queue": task.queue}
 
 
-def _context(record: logging.LogRecord) -> dict[str, Any]:
-    """Return the task that a handler's own line belongs to; our own lines say it themselves."""
-    task_id = getattr(record, "task_id", None)
-    if task_id is None or isinstance(record.msg, Line):
-        return {}
-    return {"task_id": task_id, "attempt": getattr(record, "attempt", None)}
+def _formatter(form: str | None, *, colors: bool) -> ProcessorFormatter:
+    if form == "json":
+        last: list[Processor] = [_in_order, JSONRenderer()]
+    else:
+        renderer = ConsoleRenderer(
+            colors=colors,
+            exception_formatter=plain_traceback,
+            sort_keys=False,
+            event_key="message",
+            timestamp_key="time",
+        )
+        last = [_escaped, renderer, _indented]
+    return ProcessorFormatter(
+        processors=[_entry, StackInfoRenderer(["logging"]), format_exc_info, _without_passwords, *last]
+    )
 
 
-def _message(record: logging.LogRecord) -> str:
-    return record.getMessage() if isinstance(record.msg, Line) else f"{record.name}: {record.getMessage()}"
+def _entry(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+    """Bring every record into one shape, and add the task that a handler's own line belongs to."""
+    record: logging.LogRecord = event["_record"]
+    event = ProcessorFormatter.remove_processors_meta(logger, method, event)
+    message = event.pop("event")
+    if isinstance(record.msg, Line):
+        message = record.msg.message
+        event.update(record.msg.fields)
+    if task := current_task.get():
+        event.setdefault("task_id", task.id)
+        event.setdefault("attempt", task.attempt)
+    moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    # Last, so that no field of anybody's can pass for one of these.
+    event.update(time=moment, level=record.levelname.lower(), logger=record.name, message=message)
+    return event
 
 
-def _moment(record: logging.LogRecord) -> str:
-    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+def _without_passwords(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+    return {name: _plain(value) for name, value in event.items()}
 
 
-def _quoted(value: object) -> str:
-    text = str(value)
-    plain = text.isprintable() and text and not any(c in text for c in ' ="')
-    return text if plain else json.dumps(text, ensure_ascii=False)
+def _plain(value: Any) -> Any:
+    """Return what JSON knows, with the passwords in its texts hidden."""
+    match value:
+        case str():
+            return _PASSWORD.sub(r"\1\2***", value)
+        case None | bool() | int() | float():
+            return value
+        case dict():
+            return {str(name): _plain(member) for name, member in value.items()}
+        case list() | tuple():
+            return [_plain(member) for member in value]
+    return _plain(str(value))
+
+
+def _in_order(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+    event.setdefault("pid", os.getpid())  # a line about another process has that one's
+    return {name: event[name] for name in ("time", "level", "logger", "pid", "message")} | dict(event)
+
+
+def _escaped(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+    """Escape control characters before colours are added: a text from anywhere must not drive the terminal."""
+    return {
+        clean_text(name, _TEXT_BYTES): clean_text(value, _TEXT_BYTES) if isinstance(value, str) else value
+        for name, value in event.items()
+    }
+
+
+def _indented(logger: WrappedLogger, method: str, text: Any) -> Any:
+    """Indent all lines but the first, so that none can be forged."""
+    return text.replace("\n", "\n    ")
+
+
+def _tell_task(record: logging.LogRecord) -> bool:
+    """Let a program's own formatters know the task that a record belongs to."""
+    task = current_task.get()
+    record.task_id = None if task is None else str(task.id)
+    record.attempt = None if task is None else task.attempt
+    return True

@@ -4,11 +4,11 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
-from urllib.parse import urlsplit
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from sqlalchemy import Engine, create_engine
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
 from fleet.config import Settings
@@ -78,11 +78,11 @@ class Database:
         }
         return make_conninfo("", **shown) or "the database that PG* variables name"
 
-    def conninfo(self, role: str, *, bounded: bool = True) -> str:
-        """Return libpq's connection string. `bounded`: statements and waits for locks have their time-outs."""
+    def session(self, *, bounded: bool = True) -> dict[str, str]:
+        """Return what a session asks for when it starts, as PostgreSQL shows it. `bounded`: with the time-outs."""
         settings = self.settings
         session = {
-            "default_transaction_isolation": "read\\ committed",
+            "default_transaction_isolation": "read committed",
             "plan_cache_mode": "force_custom_plan",
             "jit": "off",
             "timezone": "UTC",
@@ -94,7 +94,13 @@ class Database:
                 "lock_timeout": _milliseconds(settings.lock_timeout.total_seconds()),
                 "idle_in_transaction_session_timeout": _milliseconds(settings.ttl.total_seconds() / 2),
             }
-        options = " ".join(f"-c {name}={value}" for name, value in session.items())
+        return session
+
+    def conninfo(self, role: str, *, bounded: bool = True, asking: bool = True) -> str:
+        """Return libpq's connection string. `asking`: the session is as `session` says, else as everybody's."""
+        settings = self.settings
+        session = self.session(bounded=bounded) if asking else {}
+        options = " ".join(f"-c {name}={value}" for name, value in session.items()).replace("read c", "read\\ c")
         ours: dict[str, str | int | None] = {
             "application_name": f"fleet {role}",
             "client_encoding": "UTF8",
@@ -120,6 +126,19 @@ class Database:
         """Return an SQLAlchemy engine that opens a connection for each use: for questions and migrations."""
         conninfo = self.conninfo(role, bounded=bounded)
         return create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(conninfo), poolclass=NullPool)
+
+    def async_engine(self, role: str, *, size: int) -> AsyncEngine:
+        """Return an SQLAlchemy engine with a pool of at most so many connections in autocommit: for many questions."""
+        conninfo = self.conninfo(role)
+        return create_async_engine(
+            "postgresql+psycopg://",
+            async_creator=lambda: psycopg.AsyncConnection.connect(conninfo),
+            isolation_level="AUTOCOMMIT",
+            pool_size=size,
+            max_overflow=0,
+            pool_timeout=self.settings.statement_timeout.total_seconds(),
+            pool_pre_ping=True,  # a connection that the server has closed meanwhile is replaced, not handed out
+        )
 
     @contextmanager
     def reachable(self) -> Iterator[None]:
@@ -151,14 +170,6 @@ def answered() -> Iterator[None]:
 
 def _is_lost(error: psycopg.OperationalError) -> bool:
     return error.sqlstate is None or error.sqlstate.startswith(_NO_CONNECTION)
-
-
-def redacted(url: str) -> str:
-    """Return a URL without its password, fit for a log."""
-    parts = urlsplit(url)
-    return (
-        parts._replace(netloc=parts.netloc.replace(f":{parts.password}@", ":***@")).geturl() if parts.password else url
-    )
 
 
 def is_data_error(error: psycopg.Error) -> bool:

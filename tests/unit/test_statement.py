@@ -8,7 +8,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from fleet.config import Settings
 from fleet.errors import ConfigurationError
-from fleet.postgres.database import Database, Statement, array, is_data_error, redacted
+from fleet.postgres.database import Database, Statement, array, is_data_error
 
 
 @pytest.mark.parametrize(("text", "native"), [
@@ -32,12 +32,8 @@ def test_an_error_of_data_is_told_from_trouble(sqlstate: str | None, data: bool)
     assert is_data_error(error) is data
 
 
-@pytest.mark.parametrize(("url", "shown"), [
-    ("postgresql://ann:s3cret@host:5/db", "postgresql://ann:***@host:5/db"), ("postgresql://ann@host/db", "postgresql://ann@host/db"),
-])  # fmt: skip
-def test_a_password_is_not_shown(url: str, shown: str) -> None:
-    assert redacted(url) == shown
-    assert "s3cret" not in Database(url, Settings()).address
+def test_an_address_is_shown_without_its_password() -> None:
+    assert "s3cret" not in Database("postgresql://ann:s3cret@host:5/db", Settings()).address
 
 
 def test_an_address_that_cannot_be_read_is_refused_without_showing_it() -> None:
