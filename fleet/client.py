@@ -36,6 +36,8 @@ class Client:
             "min_size": 0,
             "max_size": _POOL_MAX,
             "timeout": database.settings.statement_timeout.total_seconds(),
+            # By default the pool's tries move apart as far as five minutes: an outage would last as long again.
+            "reconnect_timeout": database.settings.statement_timeout.total_seconds(),
             "kwargs": {"autocommit": True},
         }
         self._pools: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncConnectionPool[AsyncConnection]]
@@ -82,7 +84,7 @@ class Client:
 class TaskRef(Generic[R]):
     """A task that was submitted."""
 
-    id: UUID
+    id: UUID  #: never changes, and is what every command takes
     client: Client
 
     async def result(self, timeout: Seconds | None = None) -> R:

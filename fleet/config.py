@@ -21,21 +21,21 @@ class Settings:
     """The settings of one process. Raises ConfigurationError naming the rule that does not hold."""
 
     ttl: timedelta = timedelta(seconds=30)  # a lease that is not renewed for so long is over
-    renew_every: timedelta = FROM_TTL  # ttl / 6
-    reap_every: timedelta = FROM_TTL  # ttl / 6
+    renew_every: timedelta = FROM_TTL  # ttl / 6: the heartbeat
+    reap_every: timedelta = FROM_TTL  # ttl / 6: how often a worker looks after the others
     margin: timedelta = FROM_TTL  # ttl / 5: so much sooner than the database does the holder give up
     drain_timeout: timedelta = FROM_TTL  # ttl: how long a drain waits for running handlers
     stall_limit: timedelta = FROM_TTL  # 10 ttl: an event loop that stands still for so long is given up
-    poll: timedelta = FROM_TTL  # ttl / 30, at most 1 s
-    poll_listening: timedelta = FROM_TTL  # ttl / 6, at most 5 s: while notifications come in
-    backoff_base: timedelta = FROM_TTL  # ttl / 30
-    backoff_cap: timedelta = FROM_TTL  # 20 ttl
+    poll: timedelta = FROM_TTL  # ttl / 30, at most 1 s: how often to look for work while no notifications come in
+    poll_listening: timedelta = FROM_TTL  # ttl / 6, at most 5 s: while they do
+    backoff_base: timedelta = FROM_TTL  # ttl / 30: the wait before the first retry; it doubles
+    backoff_cap: timedelta = FROM_TTL  # 20 ttl: and grows so far
     statement_timeout: timedelta = FROM_TTL  # ttl / 3, at most 10 s
     lock_timeout: timedelta = FROM_TTL  # ttl / 15, at most 2 s
-    slots: int = 64
-    args_bytes_max: int = 1024 * 1024
-    result_bytes_max: int = 1024 * 1024
-    error_bytes_max: int = 16 * 1024
+    slots: int = 64  # handlers at once in one process
+    args_bytes_max: int = 1024 * 1024  # the arguments of one task, as JSON
+    result_bytes_max: int = 1024 * 1024  # what a handler returns, as JSON
+    error_bytes_max: int = 16 * 1024  # the text of an error; a longer one is cut in the middle
     retention: timedelta = timedelta(days=7)  # how long a finished task is kept
     _derived: frozenset[str] = field(default=frozenset(), init=False, repr=False, compare=False)
 
@@ -99,19 +99,27 @@ class Settings:
         }
         return Settings(**kept | {name: value for name, value in given.items() if value is not None})
 
+    def overridden(self, environ: Mapping[str, str], **given: Any) -> "Settings":
+        """Return these settings with what the environment names, and before that with what is given (and not None)."""
+        return self.changed(**_named(environ, given))
+
     @classmethod
     def from_environment(cls, environ: Mapping[str, str], **given: Any) -> "Settings":
         """Read `FLEET_TTL=30s`, `FLEET_SLOTS=64` and so on; what is `given` (and not None) goes before.
 
         Durations are seconds, or a number with ms, s, m, h or d.
         """
-        values = {name: value for name, value in given.items() if value is not None}
-        for each in fields(cls):
-            variable = f"FLEET_{each.name.upper()}"
-            text = environ.get(variable) if each.init else None
-            if text is not None and each.name not in values:
-                values[each.name] = _whole(variable, text) if each.type is int else duration(text, variable)
-        return cls(**values)
+        return cls(**_named(environ, given))
+
+
+def _named(environ: Mapping[str, str], given: Mapping[str, Any]) -> dict[str, Any]:
+    values = {name: value for name, value in given.items() if value is not None}
+    for each in fields(Settings):
+        variable = f"FLEET_{each.name.upper()}"
+        text = environ.get(variable) if each.init else None
+        if text is not None and each.name not in values:
+            values[each.name] = _whole(variable, text) if each.type is int else duration(text, variable)
+    return values
 
 
 def duration(text: str, what: str = "duration") -> timedelta:
@@ -135,22 +143,31 @@ def _plain(value: object) -> str:
     return f"{value.total_seconds():g}s" if isinstance(value, timedelta) else str(value)
 
 
-def database_url(environ: Mapping[str, str], given: str | None = None) -> str | None:
+def database_url(environ: Mapping[str, str], given: str | None = None, otherwise: str | None = None) -> str | None:
     """Return the database to use: `given`, else FLEET_DATABASE_URL or the file named by FLEET_DATABASE_URL_FILE.
 
-    An empty string means: libpq's own PG* variables name it. None means that nobody has named one.
+    Where none of them names one it is `otherwise`, and then libpq's own PG* variables: an empty string. None means that
+    nobody has named one.
     """
-    url = given or environ.get("FLEET_DATABASE_URL")
+    url = given or secret(environ, "FLEET_DATABASE_URL")
     if url:
         return url
-    path = environ.get("FLEET_DATABASE_URL_FILE")
-    if path:
-        try:
-            url = Path(path).read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigurationError(f"FLEET_DATABASE_URL_FILE names {path}, which cannot be read: {error}") from None
-        if not url:
-            raise ConfigurationError(f"FLEET_DATABASE_URL_FILE names {path}, which is empty")
-        return url
+    if otherwise:
+        return otherwise
     named = any(environ.get(variable) for variable in ("PGHOST", "PGHOSTADDR", "PGSERVICE", "PGDATABASE"))
     return "" if named else None
+
+
+def secret(environ: Mapping[str, str], variable: str) -> str | None:
+    """Return what the variable holds, else what the file holds that `VARIABLE_FILE` names; None where neither is set."""
+    value = environ.get(variable)
+    path = environ.get(f"{variable}_FILE")
+    if value or not path:
+        return value or None
+    try:
+        value = Path(path).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{variable}_FILE names {path}, which cannot be read: {error}") from None
+    if not value:
+        raise ConfigurationError(f"{variable}_FILE names {path}, which is empty")
+    return value

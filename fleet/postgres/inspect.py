@@ -34,10 +34,16 @@ def tasks(
     state: State | None = None,
     queue_name: str | None = None,
     name: str | None = None,
+    code: str | None = None,
+    worker: str | None = None,
+    since: datetime | None = None,
     before: UUID | None = None,
     limit: int = LIMIT,
 ) -> Select[Any]:
-    """Select tasks, the newest first, without arguments and results; `before` is the last id of the page before."""
+    """Select tasks, the newest first, without arguments and results; `before` is the last id of the page before.
+
+    `worker`, a name or the id of a lease, selects what it holds now; `since`, what was submitted no earlier.
+    """
     columns = (
         task.c.id, task.c.name, task.c.queue, task.c.priority, task.c.state, task.c.attempt, task.c.run_at,
         task.c.started_at, task.c.finished_at, task.c.failure_code, task.c.failure_reason, task.c.created_at,
@@ -46,9 +52,25 @@ def tasks(
         *([task.c.state == state.value] if state else []),
         *([task.c.queue == queue_name] if queue_name else []),
         *([task.c.name == name] if name else []),
+        *([task.c.state == "FAILED", task.c.failure_code == code] if code else []),
+        *([task.c.state == "RUNNING", task.c.lease_id.in_(_leases_of(worker))] if worker else []),
+        *([task.c.id >= first_id(since)] if since else []),
         *([task.c.id < before] if before else []),
     ]
     return select(*columns).where(and_(True, *conditions)).order_by(task.c.id.desc()).limit(limit)
+
+
+def first_id(moment: datetime) -> UUID:
+    """Return the least id that can be given at this moment: ids begin with the milliseconds since 1970."""
+    milliseconds = round(moment.timestamp() * 1000)
+    return UUID(int=min(max(milliseconds, 0), 2**48 - 1) << 80)
+
+
+def _leases_of(worker: str) -> Select[Any]:
+    try:
+        return select(lease.c.id).where(lease.c.id == UUID(worker))
+    except ValueError:
+        return select(lease.c.id).where(lease.c.worker == worker)
 
 
 def one_task(task_id: UUID) -> Select[Any]:
@@ -58,6 +80,11 @@ def one_task(task_id: UUID) -> Select[Any]:
         .outerjoin(lease, lease.c.id == task.c.lease_id)
         .where(task.c.id == task_id)
     )
+
+
+def task_state(task_id: UUID) -> Select[Any]:
+    """Select only where a task is now."""
+    return select(task.c.id, task.c.state).where(task.c.id == task_id)
 
 
 def history(task_id: UUID) -> Select[Any]:
@@ -71,7 +98,12 @@ def history(task_id: UUID) -> Select[Any]:
 
 
 def workers(
-    *, every: bool = False, lease_id: UUID | None = None, name: str | None = None, limit: int = LIMIT
+    *,
+    every: bool = False,
+    lease_id: UUID | None = None,
+    name: str | None = None,
+    before: UUID | None = None,
+    limit: int = LIMIT,
 ) -> Select[Any]:
     """Select the leases that are not over (`every`: all that are on record), the youngest first."""
     remaining = cast(extract("epoch", lease.c.expires_at - func.clock_timestamp()), Float).label("expires_in_seconds")
@@ -84,6 +116,7 @@ def workers(
         *([] if every else [lease.c.state.in_(("LIVE", "DRAINING"))]),
         *([lease.c.id == lease_id] if lease_id else []),
         *([lease.c.worker == name] if name else []),
+        *([lease.c.id < before] if before else []),
     ]
     return select(*columns).where(and_(True, *conditions)).order_by(lease.c.id.desc()).limit(limit)
 
@@ -137,14 +170,15 @@ def dead_letters(
     queue_name: str | None = None,
     name: str | None = None,
     code: str | None = None,
-    ids: tuple[UUID, ...] = (),
-    limit: int | None = LIMIT,
+    after: UUID | None = None,
+    limit: int = LIMIT,
 ) -> Select[Any]:
-    """Select FAILED tasks that nobody has judged yet, the oldest first."""
+    """Select FAILED tasks that nobody has judged yet, the oldest first; `after` is the last id of the page before."""
     columns = (
         task.c.id, task.c.name, task.c.queue, task.c.attempt, task.c.failure_code, task.c.failure_reason, task.c.finished_at,
     )  # fmt: skip
-    return select(*columns).where(*_dead(queue_name, name, code, ids)).order_by(task.c.id).limit(limit)
+    conditions = [*_dead(queue_name, name, code, ()), *([task.c.id > after] if after else [])]
+    return select(*columns).where(*conditions).order_by(task.c.id).limit(limit)
 
 
 def dead_attempts(

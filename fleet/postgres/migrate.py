@@ -1,5 +1,6 @@
 """Bring the schema up to date: one migrator at a time, patient with locks, able to print what it would do."""
 
+import functools
 import io
 import time
 from importlib.resources import files
@@ -11,6 +12,7 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import OperationalError
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from fleet.errors import SchemaMismatch
 from fleet.postgres.database import Database
@@ -43,15 +45,26 @@ def upgrade(database: Database) -> None:
 
 def check(database: Database) -> str:
     """Return the schema's revision. Raises SchemaMismatch where it is not the one that this code was written for."""
-    script = ScriptDirectory.from_config(_config())
-    wanted = script.get_current_head()
     with database.engine("check").connect() as connection:
-        found = MigrationContext.configure(
-            connection, opts={"version_table": "fleet_alembic_version", "version_table_schema": "fleet"}
-        ).get_current_revision()
+        return _fitting(_found(connection))
+
+
+async def check_async(engine: AsyncEngine) -> str:
+    """Do the same on an async engine."""
+    async with engine.connect() as connection:
+        return _fitting(await connection.run_sync(_found))
+
+
+def _found(connection: Connection) -> str | None:
+    return MigrationContext.configure(
+        connection, opts={"version_table": "fleet_alembic_version", "version_table_schema": "fleet"}
+    ).get_current_revision()
+
+
+def _fitting(found: str | None) -> str:
+    wanted, known = _revisions(_scripts())
     if found == wanted and found is not None:
         return found
-    known = {revision.revision for revision in script.walk_revisions()}
     if found is None:
         raise SchemaMismatch("the database has no fleet schema yet. Run `fleet db upgrade`.")
     if found in known:
@@ -59,6 +72,13 @@ def check(database: Database) -> str:
     raise SchemaMismatch(
         f"the schema is at revision {found}, which this version of pgfleet (schema {wanted}) does not know. Upgrade pgfleet."
     )
+
+
+@functools.cache
+def _revisions(scripts: Path) -> tuple[str | None, frozenset[str]]:
+    """Return the revision that the migrations in a folder lead to, and all that they know."""
+    script = ScriptDirectory.from_config(_config())
+    return script.get_current_head(), frozenset(revision.revision for revision in script.walk_revisions())
 
 
 def statements() -> str:

@@ -110,6 +110,12 @@ def test_the_environment_is_read_and_what_is_given_goes_before() -> None:
     assert settings.renew_every == s(10)
 
 
+def test_overridden_settings_take_what_is_given_then_the_environment_and_keep_the_rest() -> None:
+    overridden = Settings(ttl=s(10), slots=4, poll=s(0.5)).overridden({"FLEET_TTL": "60s", "FLEET_SLOTS": "8"}, slots=9)
+    assert (overridden.ttl, overridden.slots, overridden.poll, overridden.renew_every) == (s(60), 9, s(0.5), s(10))
+    assert Settings(slots=4).overridden({}, slots=None) == Settings(slots=4)
+
+
 @pytest.mark.parametrize(("environ", "message"), [
     ({"FLEET_TTL": "soon"}, "FLEET_TTL is 'soon'; write seconds, or a number with ms, s, m, h or d"),
     ({"FLEET_SLOTS": "8.5"}, "FLEET_SLOTS is '8.5'; write a whole number"),
@@ -141,6 +147,8 @@ def test_the_database_is_named_by_argument_variable_file_or_libpq(tmp_path: Path
     assert database_url(from_file | {"FLEET_DATABASE_URL": "postgresql://b"}, "postgresql://a") == "postgresql://a"
     assert database_url(from_file | {"FLEET_DATABASE_URL": "postgresql://b"}) == "postgresql://b"
     assert database_url(from_file) == "postgresql://file"
+    assert database_url(from_file, otherwise="postgresql://app") == "postgresql://file"
+    assert database_url({"PGHOST": "somewhere"}, otherwise="postgresql://app") == "postgresql://app"
     assert database_url({"PGHOST": "somewhere"}) == ""
     assert database_url({}) is None
     with pytest.raises(ConfigurationError, match=r"FLEET_DATABASE_URL_FILE names .*nowhere"):

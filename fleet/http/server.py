@@ -1,0 +1,243 @@
+"""The server: the only file that knows Starlette and uvicorn. It lets in, reads, asks the endpoint, and answers."""
+
+import signal
+import socket
+import sys
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from http import HTTPStatus
+from typing import Any
+
+import anyio
+import uvicorn
+from pydantic import TypeAdapter
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route as StarletteRoute
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from fleet.app import Fleet
+from fleet.events import ApiListening, DrainStarted, Events, RequestAnswered, RequestBroken
+from fleet.http import problem, request
+from fleet.http.api import Api
+from fleet.http.guard import ANY, Guard
+from fleet.http.openapi import document
+from fleet.http.order import Order, Orders
+from fleet.http.problem import Problem, problem_of
+from fleet.http.routes import ROUTES, Route
+from fleet.http.view import Nothing
+from fleet.worker.runner import spare_the_collector, supervisor_gone
+
+BODY_FACTOR = 4  # blank space and escapes make JSON from outside longer than what is stored
+HEAD_BYTES_MAX = 64 * 1024  # of one request: its line and its headers
+_ALWAYS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
+_OPENAPI = "/openapi.json"
+
+
+def asgi(
+    app: Fleet,
+    *,
+    token: str | None,
+    hosts: Iterable[str] = (ANY,),
+    allow_unknown: bool = False,
+    events: Events | None = None,
+) -> Starlette:
+    """Return the API of an app as an ASGI program, to be served alone or mounted in another.
+
+    `token` is what clients must send as `Authorization: Bearer …`; None lets everybody in: then the program around it
+    must decide who may ask. `hosts` are the names that a request may call the server by, without port; default: any.
+    `allow_unknown` takes tasks and queues that this app does not have, for other apps' workers.
+    """
+    return _asgi(
+        app, Guard(token, frozenset(map(str.lower, hosts))), allow_unknown=allow_unknown, events=events or Events()
+    )
+
+
+def serve(app: Fleet, guard: Guard, listening: socket.socket, events: Events, *, allow_unknown: bool) -> None:
+    """Serve on this socket until SIGTERM or SIGINT, which lets running requests end; a second one does not."""
+    spare_the_collector()
+    program = _asgi(app, guard, allow_unknown=allow_unknown, events=events)
+    patience = app.settings.drain_timeout.total_seconds()
+    anyio.run(_serve, program, listening, events, patience, backend_options={"use_uvloop": sys.platform != "win32"})
+
+
+def _asgi(app: Fleet, guard: Guard, *, allow_unknown: bool, events: Events) -> Starlette:
+    api, orders = Api(app), Orders(app, allow_unknown=allow_unknown)
+    answering = _Answering(api, guard, orders, events)
+    by_path: dict[str, dict[str, Route]] = defaultdict(dict)
+    for route in ROUTES:
+        by_path[route.path][route.method] = route
+    described = document(ROUTES, orders, guarded=guard.token is not None)
+
+    async def describe(request: Request) -> Response:
+        guard.admit(request.headers, open_to_all=False)
+        return Response(described, media_type="application/json", headers=_ALWAYS)
+
+    @asynccontextmanager
+    async def lifespan(program: Starlette) -> AsyncIterator[None]:
+        yield
+        await api.close()
+
+    routes = [_starlette(path, answering, methods) for path, methods in by_path.items()]
+    program = Starlette(
+        routes=[*routes, StarletteRoute(_OPENAPI, describe)],
+        exception_handlers={HTTPException: _not_routed, Problem: _refused},
+        lifespan=lifespan,
+    )
+    program.router.redirect_slashes = False  # a path that is not in the table is not there
+    return program
+
+
+def _starlette(path: str, answering: "_Answering", methods: Mapping[str, Route]) -> StarletteRoute:
+    """Return one path with all its methods, so that a wrong one is told which there are."""
+
+    async def endpoint(request: Request) -> Response:
+        return await answering.answer(methods["GET" if request.method == "HEAD" else request.method], request)
+
+    # The name of a queue may hold a slash.
+    return StarletteRoute(path.replace("{name}", "{name:path}"), endpoint, methods=[*methods])
+
+
+class _Answering:
+    """Answers requests, each by its route."""
+
+    def __init__(self, api: Api, guard: Guard, orders: Orders, events: Events) -> None:
+        self._api = api
+        self._guard = guard
+        self._orders = orders
+        self._events = events
+        settings = api.app.settings
+        self._bytes_max = BODY_FACTOR * settings.args_bytes_max
+        self._patience_seconds = settings.ttl.total_seconds()
+        self._bodies = {route: TypeAdapter(route.takes["body"]) for route in ROUTES if "body" in route.takes}
+
+    async def answer(self, route: Route, request: Request) -> Response:
+        began = time.monotonic()
+        try:
+            self._guard.admit(request.headers, open_to_all=route.open_to_all)
+            view = await route.endpoint(self._api, **await self._parts(route, request))
+            headers = _ALWAYS | view.headers(request.scope.get("root_path", ""))
+            body = view.model_dump_json(exclude_unset=True)
+            response = Response(body, route.status, headers, "application/json")
+        except Exception as error:  # noqa: BLE001 - whatever an endpoint meets, the client gets an answer
+            response = self._problem(route, error)
+        self._events.emit(RequestAnswered(route.method, route.path, response.status_code, time.monotonic() - began))
+        return response
+
+    async def _parts(self, route: Route, asked: Request) -> dict[str, Any]:
+        """Return what the endpoint takes. The path comes first, the body last: it is not read for a wrong address."""
+        takes: Mapping[str, type[Any]] = route.takes
+        parts: dict[str, Any] = {}
+        if "path" in takes:
+            parts["path"] = request.path_of(asked, takes["path"])
+        query = request.query_of(asked, takes.get("query", Nothing))
+        if "query" in takes:
+            parts["query"] = query
+        if "headers" in takes:
+            parts["headers"] = request.headers_of(asked, takes["headers"])
+        if "body" in takes:
+            ordered = takes["body"] is Order
+            parts["body"] = await request.body_of(
+                asked,
+                self._orders.adapter if ordered else self._bodies[route],
+                tagged=ordered and self._orders.tagged,
+                bytes_max=self._bytes_max,
+                seconds=self._patience_seconds,
+            )
+        return parts
+
+    def _problem(self, route: Route, error: Exception) -> Response:
+        found = problem_of(error)
+        if found is None:
+            self._events.emit(RequestBroken(route.method, route.path, error))
+            found = Problem(500, "defect", "Something is broken here; the log of the server says more.")
+        return _written(found)
+
+
+def _written(found: Problem) -> Response:
+    return Response(found.body(), found.status, _ALWAYS | found.headers, problem.MEDIA_TYPE)
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Problem)  # noqa: S101 - it is registered for nothing else
+    return _written(error)
+
+
+async def _not_routed(request: Request, error: Exception) -> Response:
+    """Answer for what no route takes: an unknown path, or a method that the path does not have."""
+    assert isinstance(error, HTTPException)  # noqa: S101 - it is registered for nothing else
+    code = HTTPStatus(error.status_code).name.lower()
+    return _written(Problem(error.status_code, code, f"See {_OPENAPI} for what there is.", headers=error.headers))
+
+
+class _Protocol(HttpToolsProtocol):
+    """uvicorn's, with a bound on what comes before a body: it has none itself, and keeps all of it in memory."""
+
+    _in_head = False
+    _head_bytes = 0
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_head = True
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        super().on_headers_complete()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._head_bytes = self._head_bytes + len(data) if self._in_head else 0
+        if self._head_bytes > HEAD_BYTES_MAX and not self.transport.is_closing():
+            self.send_400_response("The request's line and headers are too long.")
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's, but signals are ours: its own handlers raise them again at the end, which would be our exit code."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+async def _serve(program: Starlette, listening: socket.socket, events: Events, patience_seconds: float) -> None:
+    config = uvicorn.Config(
+        program,
+        http=_Protocol,
+        lifespan="off",  # it is entered below: uvicorn skips its end where it must hurry
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=max(1, round(patience_seconds)),
+    )
+    server = _Server(config)
+
+    def end(why: str) -> None:
+        if server.should_exit:
+            server.force_exit = True
+            return
+        events.emit(DrainStarted(why))
+        server.should_exit = True
+
+    async def obey_signals() -> None:
+        async for number in signals:
+            end(f"received {signal.Signals(number).name}")
+
+    async def follow_supervisor() -> None:
+        await supervisor_gone()
+        end("its supervisor is gone")
+
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async with anyio.create_task_group() as group:
+            group.start_soon(obey_signals, name="signals")
+            group.start_soon(follow_supervisor, name="supervisor")
+            host, port = listening.getsockname()[:2]
+            events.emit(ApiListening(f"http://{f'[{host}]' if ':' in host else host}:{port}"))
+            async with program.router.lifespan_context(program):
+                await server.serve([listening])
+            group.cancel_scope.cancel()
