@@ -1,13 +1,13 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help run test check bench
+.PHONY: help run test check bench docs
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-run: .venv/run ## Run the demo: workers behind one PostgreSQL, one of them killed
-	@$(BIN)/fleet demo
+run: .venv/run ## Run a whole fleet on this machine: PostgreSQL, workers, API and a sample
+	@$(BIN)/fleet up --sample
 
 test: .venv/dev ## Run all tests but the container tests, on an embedded PostgreSQL 18
 	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile -m "not containers"
@@ -17,6 +17,9 @@ check: .venv/dev ## Run the linters and the type checker
 
 bench: .venv/dev ## Measure: drain and submit, as a ratio to a bare loop in the same run
 	@$(BIN)/python -m fleet.bench
+
+docs: .venv/docs ## Build the documentation into docs/_build, warnings are errors
+	@$(BIN)/python -m sphinx -W -n -q --keep-going -b html docs docs/_build
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
@@ -32,4 +35,9 @@ bench: .venv/dev ## Measure: drain and submit, as a ratio to a bare loop in the 
 .venv/dev: pyproject.toml .venv/run
 	@echo "Installing what the tests need …" >&2
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[embedded,dev]'
+	@touch $@
+
+.venv/docs: pyproject.toml | .venv/run
+	@echo "Installing what builds the documentation …" >&2
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[docs]'
 	@touch $@

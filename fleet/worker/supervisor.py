@@ -1,4 +1,4 @@
-"""Keeps N worker processes alive. It sees a child's death at once, ends its lease and settles its tasks in milliseconds."""
+"""Keeps processes alive: workers, and what stands beside them. A dead worker's tasks are settled within milliseconds."""
 
 import asyncio
 import os
@@ -7,6 +7,8 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
 from uuid import UUID
 
 import anyio
@@ -24,26 +26,45 @@ from fleet.worker.runner import SUPERVISOR_FD
 HOPELESS = (2, 4)  # exit codes that another start cannot mend: usage, and a schema that does not fit
 
 
+class Command(NamedTuple):
+    """A process to keep alive: what it is called, its command line, and the open files that it inherits."""
+
+    name: str
+    arguments: Sequence[str]
+    pass_fds: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Child:
+    """A running process, and the leases that it has told us of so far, one a line."""
+
+    name: str
+    process: asyncio.subprocess.Process
+    told: bytearray = field(default_factory=bytearray)
+
+    def leases(self) -> list[UUID]:
+        """Return all the leases that it has had."""
+        return [UUID(line) for line in self.told.decode().split()]
+
+
 def run(command: Sequence[str], processes: int, database: Database, settings: Settings, events: Events) -> int:
     """Run `command` so many times, each as one worker, until a signal; return the exit code."""
-    supervisor = Supervisor(command, processes, database, settings, events)
+    workers = [Command(f"worker {number}", command) for number in range(processes)]
+    supervisor = Supervisor(workers, database, settings, events)
     return anyio.run(supervisor.run, backend_options={"use_uvloop": sys.platform != "win32"})
 
 
 class Supervisor:
-    """The parent of the workers. It holds no lease and claims nothing."""
+    """The parent of all. It holds no lease and claims nothing."""
 
-    def __init__(
-        self, command: Sequence[str], processes: int, database: Database, settings: Settings, events: Events
-    ) -> None:
-        self._command = list(command)
-        self._processes = processes
+    def __init__(self, commands: Sequence[Command], database: Database, settings: Settings, events: Events) -> None:
+        self._commands = list(commands)
         self._database = database
         self._settings = settings
         self._events = events
         self._backoff = BackOff(settings.backoff_base, settings.ttl)
         self._ending = asyncio.Event()
-        self._children: set[asyncio.subprocess.Process] = set()
+        self._children: set[Child] = set()
         self._me = uuid7()
         self._code = 0
 
@@ -52,31 +73,38 @@ class Supervisor:
         async with anyio.create_task_group() as group:
             group.start_soon(self._obey_signals, name="signals")
             async with anyio.create_task_group() as children:
-                for number in range(self._processes):
-                    children.start_soon(self._keep, number, name=f"child {number}")
+                for command in self._commands:
+                    children.start_soon(self._keep, command, name=command.name)
             group.cancel_scope.cancel()
         return self._code
 
-    async def _obey_signals(self) -> None:
-        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-            async for number in signals:
-                self._end(f"received {signal.Signals(number).name}")
-
-    def _end(self, why: str) -> None:
+    def end(self, why: str) -> None:
         """Ask every child to drain; called again, it hurries them."""
         if not self._ending.is_set():
             self._events.emit(DrainStarted(why))
         self._ending.set()
         for child in self._children:
-            if child.returncode is None:
-                child.send_signal(signal.SIGTERM)
+            if child.process.returncode is None:
+                child.process.send_signal(signal.SIGTERM)
 
-    async def _keep(self, number: int) -> None:
+    def holders(self) -> dict[str, int]:
+        """Return the children that have registered a lease, and their pids."""
+        return {child.name: child.process.pid for child in self._children if child.told}
+
+    async def _obey_signals(self) -> None:
+        obeyed = [signal.SIGTERM, signal.SIGINT]
+        if sys.platform != "win32" and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
+            obeyed.append(signal.SIGHUP)
+        with anyio.open_signal_receiver(*obeyed) as signals:
+            async for number in signals:
+                self.end(f"received {signal.Signals(number).name}")
+
+    async def _keep(self, command: Command) -> None:
         """Run one child after another; the pause between two grows while they die young."""
         failures = 0
         while not self._ending.is_set():
             began = time.monotonic()
-            code, leases = await self._run_child(number)
+            code, leases = await self._run_child(command)
             await self._settle(leases)
             if self._ending.is_set():
                 asked_in_time = code == -signal.SIGTERM and not leases  # it had not come to the point of obeying
@@ -84,36 +112,36 @@ class Supervisor:
                 return
             if code in HOPELESS:
                 self._code = code
-                self._end("a worker cannot start")
+                self.end(f"{command.name} cannot start")
                 return
             failures = 0 if time.monotonic() - began > self._settings.ttl.total_seconds() else failures + 1
             if failures:
                 await back_off(self._backoff, failures - 1, self._ending)
 
-    async def _run_child(self, number: int) -> tuple[int, list[UUID]]:
+    async def _run_child(self, command: Command) -> tuple[int, list[UUID]]:
         """Start a child and return, once it has ended, its exit code and the leases that it had."""
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         try:
-            child = await asyncio.create_subprocess_exec(
-                *self._command,
+            process = await asyncio.create_subprocess_exec(
+                *command.arguments,
                 env=os.environ | {SUPERVISOR_FD: str(theirs.fileno())},
-                pass_fds=(theirs.fileno(),),
+                pass_fds=(theirs.fileno(), *command.pass_fds),
                 start_new_session=True,  # Ctrl-C comes to the parent alone, which asks the children once
             )
             theirs.close()
+            child = Child(command.name, process)
             self._children.add(child)
-            self._events.emit(ChildStarted(number, child.pid))
+            self._events.emit(ChildStarted(command.name, process.pid))
             if self._ending.is_set():
-                child.send_signal(signal.SIGTERM)
-            told = bytearray()
-            reading = asyncio.ensure_future(_read_all(ours, told))
-            code = await child.wait()
+                process.send_signal(signal.SIGTERM)
+            reading = asyncio.ensure_future(_read_all(ours, child.told))
+            code = await process.wait()
             reading.cancel()
             self._children.discard(child)
-            self._events.emit(ChildEnded(number, child.pid, code))
-            told += _rest(ours)
-            return code, [UUID(line) for line in told.decode().split()]
+            self._events.emit(ChildEnded(command.name, process.pid, code))
+            child.told.extend(_rest(ours))
+            return code, child.leases()
         finally:
             theirs.close()
             ours.close()

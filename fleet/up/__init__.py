@@ -1,0 +1,1 @@
+"""`fleet up`: a whole fleet on one machine, in one command."""
