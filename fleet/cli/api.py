@@ -76,7 +76,7 @@ def listen(host: str, port: int) -> socket.socket:
     except socket.gaierror as error:
         raise ConfigurationError(f"there is no address {host!r}: {error.strerror}") from None
     except OSError as error:
-        why = (error.strerror or str(error)).lower()
+        why = (os.strerror(error.errno) if error.errno else str(error)).lower()
         if error.errno in (errno.EADDRINUSE, errno.EACCES):
             words = f"port {port} on {host} cannot be had: {why}. Choose another with --port, or end what has it."
             raise Refused(words, ExitCode.CONFLICT) from None

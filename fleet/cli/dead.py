@@ -1,7 +1,7 @@
 """`fleet dead`: list, requeue and discard dead letters."""
 
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from uuid import UUID
 
@@ -16,11 +16,11 @@ from fleet.task import FailureCode
 
 if TYPE_CHECKING:
     from fleet.postgres.database import AsyncConnection, Database
+    from fleet.postgres.dead_letter import Judge
 
 Seen = dict[UUID, int]  # task → the attempt that failed
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-_BATCH = 1000
 _BULK_MAX = 100_000
 _COLUMNS: Columns = {
     "ID": "id",
@@ -38,7 +38,7 @@ class Verb(NamedTuple):
 
     word: str
     done: str
-    judge: Callable[["AsyncConnection", Mapping[UUID, int], str], Awaitable[list[UUID]]]
+    judge: "Judge"
 
 
 def _filters(command: Command) -> Command:
@@ -133,7 +133,7 @@ def _judge(
         seen = _seen_by_filter(database, filters)
         if seen and not yes:
             _ask_first(verb)
-    moved = set(act(database, lambda connection: _in_batches(connection, verb, seen)))
+    moved = set(act(database, lambda connection: _with_progress(connection, verb, seen)))
     left = [task_id for task_id in seen if task_id not in moved]
     if output == "json":
         print_json({verb.done: [task_id for task_id in seen if task_id in moved], "changed_meanwhile": left})
@@ -176,13 +176,8 @@ def _ask_first(verb: Verb) -> None:
         raise Refused("nothing was changed", ExitCode.CHECK_FAILED)
 
 
-async def _in_batches(connection: "AsyncConnection", verb: Verb, seen: Seen) -> list[UUID]:
-    """Judge so many at a time that no statement holds its locks for long."""
-    moved: list[UUID] = []
-    items = list(seen.items())
-    with click.progressbar(length=len(items), label=verb.word, file=sys.stderr, hidden=len(items) <= _BATCH) as bar:
-        for begin in range(0, len(items), _BATCH):
-            batch = dict(items[begin : begin + _BATCH])
-            moved += await verb.judge(connection, batch, actor())
-            bar.update(len(batch))
-    return moved
+async def _with_progress(connection: "AsyncConnection", verb: Verb, seen: Seen) -> list[UUID]:
+    from fleet.postgres.dead_letter import BATCH, in_batches
+
+    with click.progressbar(length=len(seen), label=verb.word, file=sys.stderr, hidden=len(seen) <= BATCH) as bar:
+        return await in_batches(connection, verb.judge, seen, actor(), bar.update)

@@ -5,6 +5,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 import click
+from click.shell_completion import CompletionItem
 
 
 class Target(NamedTuple):
@@ -15,7 +16,7 @@ class Target(NamedTuple):
 
 
 class LazyGroup(click.Group):
-    """Shows its help without importing any command."""
+    """Shows its help, and completes names, without importing any command."""
 
     def __init__(self, *args: Any, targets: Mapping[str, Target], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -35,3 +36,11 @@ class LazyGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, target.summary) for name, target in self._targets.items()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        commands = [
+            CompletionItem(name, help=target.summary)
+            for name, target in self._targets.items()
+            if name.startswith(incomplete)
+        ]
+        return commands + click.Command.shell_complete(self, ctx, incomplete)  # past Group's, which imports each

@@ -1,7 +1,7 @@
 """Options that several commands share."""
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 import click
@@ -21,6 +21,25 @@ def duration(text: str) -> timedelta:
         return config.duration(text, "it")
     except ConfigurationError as error:
         raise click.BadParameter(str(error)) from None
+
+
+def ago(text: str) -> datetime:
+    """Read a duration, and return the moment that is so long past."""
+    try:
+        return datetime.now(UTC) - duration(text)
+    except OverflowError:
+        raise click.BadParameter(f"{text!r} is longer than time has lasted") from None
+
+
+def moment(text: str) -> datetime:
+    """Read a moment of ISO 8601, with its time zone."""
+    try:
+        read = datetime.fromisoformat(text)
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is no moment; write it such as 2030-01-31T09:00:00Z") from None
+    if read.tzinfo is None:
+        raise click.BadParameter(f"{text!r} has no time zone; end it with Z for UTC, or with an offset such as +02:00")
+    return read
 
 
 def queue_name(text: str) -> str:

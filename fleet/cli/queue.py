@@ -7,7 +7,6 @@ import click
 from fleet.cli.options import database_option, output_option, queue_name
 from fleet.cli.output import Columns, Row, print_json, print_rows, say
 from fleet.cli.session import act, actor, ask, open_database
-from fleet.errors import NotFound
 
 if TYPE_CHECKING:
     from fleet.postgres.database import AsyncConnection
@@ -48,7 +47,7 @@ def list_(*, output: str, database_url: str | None) -> None:
 @output_option
 @database_option
 def pause(*, name: str, output: str, database_url: str | None) -> None:
-    """Let nobody start tasks of this queue. What runs goes on."""
+    """Let nobody start tasks of this queue. What runs goes on. A name that no queue has is refused."""
     from fleet.postgres import queue as queues
 
     async def verb(connection: "AsyncConnection") -> bool:
@@ -65,16 +64,12 @@ def pause(*, name: str, output: str, database_url: str | None) -> None:
 @database_option
 def resume(*, name: str, output: str, database_url: str | None) -> None:
     """Let tasks of this queue be started again."""
-    from fleet.postgres import inspect
     from fleet.postgres import queue as queues
 
     async def verb(connection: "AsyncConnection") -> bool:
         return await queues.resume(connection, name, actor())
 
-    database = open_database(database_url)
-    changed = act(database, verb)
-    if not changed and name not in [row["name"] for row in ask(database, inspect.queues())]:
-        raise NotFound(f"there is no queue {name!r}; see `fleet queue list`")
+    changed = act(open_database(database_url), verb)
     say(f"queue {name!r} goes on" if changed else f"queue {name!r} was not paused")
     _print_outcome(name, output, paused=False, changed=changed)
 

@@ -14,17 +14,18 @@ from fleet.errors import ConfigurationError
 if TYPE_CHECKING:
     from sqlalchemy import Select
 
+    from fleet.app import Fleet
     from fleet.postgres.database import AsyncConnection, Database
 
 T = TypeVar("T")
 _ROLE = "cli"
 
 
-def open_database(given: str | None, settings: Settings | None = None) -> "Database":
+def open_database(given: str | None, settings: Settings | None = None, *, otherwise: str | None = None) -> "Database":
     """Return the database that was named; nothing connects yet. Raises Refused where nobody named one."""
     from fleet.postgres.database import Database
 
-    url = database_url(os.environ, given)
+    url = database_url(os.environ, given, otherwise)
     if url is None:
         raise Refused(
             "no database was named: give --database-url postgresql://user@host/database, or set FLEET_DATABASE_URL, "
@@ -39,6 +40,17 @@ def open_database(given: str | None, settings: Settings | None = None) -> "Datab
         raise _unreadable() from None
     if _is_misread(database):
         raise _unreadable()
+    return database
+
+
+def open_app(app: "Fleet", given: str | None, **options: Any) -> "Database":
+    """Point an app to its database and settings, and return the database.
+
+    Options go before the environment, and that before what the app says of itself: who runs a program knows where.
+    """
+    settings = app.settings.overridden(os.environ, **options)
+    database = open_database(given, settings, otherwise=app.database_url)
+    app.use(database, settings)
     return database
 
 

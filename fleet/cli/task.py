@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -10,11 +11,12 @@ import click
 
 from fleet.cli.application import load_app
 from fleet.cli.failures import ExitCode, Refused
-from fleet.cli.options import database_option, duration, limit_option, output_option, queue_name
+from fleet.cli.options import ago, database_option, duration, limit_option, moment, output_option, queue_name
 from fleet.cli.output import Columns, print_fields, print_json, print_rows, say
-from fleet.cli.session import act, actor, ask, open_database
+from fleet.cli.session import act, actor, ask, open_app, open_database
+from fleet.cli.waiting import await_end
 from fleet.errors import InvalidArguments, NotFound
-from fleet.task import PRIORITIES, State
+from fleet.task import PRIORITIES, FailureCode, State
 
 if TYPE_CHECKING:
     from fleet.postgres.database import AsyncConnection
@@ -54,60 +56,74 @@ def task() -> None:
 @click.option("--app", metavar="MODULE:APP", help="Whose task it is; default: FLEET_APP.")
 @click.option("--priority", type=click.IntRange(PRIORITIES[0], PRIORITIES[-1]), help="0 is the most urgent.")
 @click.option("--delay", type=duration, help="Start it no sooner, such as 30s.")
+@click.option("--run-at", type=moment, metavar="TIME", help="Start it no sooner, such as 2030-01-31T09:00:00Z.")
+@click.option("--expires-at", type=moment, metavar="TIME", help="Do not start it any more after this.")
+@click.option("--timeout", type=duration, help="How long an attempt may run; default: the task's own.")
+@click.option("--max-attempts", type=click.IntRange(min=1), help="How many attempts it has; default: the task's own.")
 @click.option("--queue", type=queue_name, help="Default: the task's own.")
 @click.option("--idempotency-key", metavar="KEY", help="The same key again makes no second task.")
+@click.option("--wait", is_flag=True, help="Wait for the task's end, and print its result.")
+@click.option("--wait-timeout", type=duration, help="Wait no longer than this; the task goes on. Implies --wait.")
 @output_option
 @database_option
 def submit(
-    *, name: str, arguments: str, app: str | None, output: str, database_url: str | None, **options: Any
+    *,
+    name: str,
+    arguments: str,
+    app: str | None,
+    wait: bool,
+    wait_timeout: timedelta | None,
+    output: str,
+    database_url: str | None,
+    **options: Any,
 ) -> None:
-    """Submit the task NAME with a JSON object of arguments, given here or, with -, on stdin. Prints its id."""
+    """Submit the task NAME with a JSON object of arguments, given here or, with -, on stdin. Prints its id.
+
+    With --wait its result is printed instead, as JSON. The exit code is 1 where the task did not succeed, or not in time.
+    """
     from fleet.app import Task
     from fleet.postgres.database import run_sync
     from fleet.postgres.submit import accepted, statement
 
+    if options["delay"] is not None and options["run_at"] is not None:
+        raise click.UsageError("give --delay or --run-at, not both")
     fleet = load_app(app)
+    database = open_app(fleet, database_url)
     handler = fleet.handlers.get(name)
     if handler is None:
         raise NotFound(f"the app has no task {name!r}; it has: {', '.join(sorted(fleet.handlers)) or 'none'}")
     values = _arguments(arguments, fleet.settings.args_bytes_max)
     submission = Task(fleet, handler).options(**options).submission((), values)
     query, parameters = statement(submission)
-    with open_database(database_url).connect_sync("cli") as connection:
+    with database.connect_sync("cli") as connection:
         row = run_sync(connection, query, **parameters)[0]
     task_id, created = accepted(submission, row)
-    if output == "json":
+    if not created:
+        say("there was a task with this idempotency key already: no second one was made")
+    if wait or wait_timeout is not None:
+        await_end(database, task_id, wait_timeout, output, created=created)
+    elif output == "json":
         print_json({"id": task_id, "created": created})
     else:
         click.echo(str(task_id))
-    if not created:
-        say("there was a task with this idempotency key already: no second one was made")
 
 
 @task.command("list")
 @click.option("--state", type=click.Choice([state.value for state in State], case_sensitive=False))
-@click.option("--queue", type=queue_name)
+@click.option("--queue", "queue_name", type=queue_name, help="Only tasks of this queue.")
 @click.option("--name", help="Only tasks of this name.")
+@click.option("--code", type=click.Choice([code.value for code in FailureCode]), help="Only those failed so.")
+@click.option("--worker", metavar="ID|NAME", help="Only what this worker runs now.")
+@click.option("--since", type=ago, metavar="DURATION", help="Only those submitted within this time, such as 1h.")
 @click.option("--before", type=click.UUID, metavar="ID", help="Only older ones: the last id of the page before.")
 @limit_option
 @output_option
 @database_option
-def list_(
-    *,
-    state: str | None,
-    queue: str | None,
-    name: str | None,
-    before: UUID | None,
-    limit: int,
-    output: str,
-    database_url: str | None,
-) -> None:
+def list_(*, state: str | None, limit: int, output: str, database_url: str | None, **filters: Any) -> None:
     """List tasks, the newest first."""
     from fleet.postgres import inspect
 
-    question = inspect.tasks(
-        state=State(state) if state else None, queue_name=queue, name=name, before=before, limit=limit
-    )
+    question = inspect.tasks(state=State(state) if state else None, limit=limit, **filters)
     rows = ask(open_database(database_url), question)
     print_rows(rows, _COLUMNS, output, empty="no task matches")
     if len(rows) == limit:

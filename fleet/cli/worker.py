@@ -13,7 +13,7 @@ from fleet.cli.application import VARIABLE, load_app
 from fleet.cli.failures import ExitCode, Refused
 from fleet.cli.options import database_option, duration, limit_option, output_option, queue_name
 from fleet.cli.output import Columns, Row, print_json, print_rows, say
-from fleet.cli.session import act, ask, open_database
+from fleet.cli.session import act, ask, open_app, open_database
 from fleet.errors import NotFound
 
 if TYPE_CHECKING:
@@ -85,10 +85,8 @@ def run(
     from fleet.worker import supervisor
 
     fleet = load_app(app)
-    settings = fleet.settings.changed(slots=slots, ttl=ttl, drain_timeout=drain_timeout)
-    database = open_database(database_url, settings)
+    database = open_app(fleet, database_url, slots=slots, ttl=ttl, drain_timeout=drain_timeout)
     migrate.check(database)
-    fleet.use(database, settings)
     events = Events()
     _start_logging(events, log, log_level)
     if processes == 1:
@@ -99,7 +97,7 @@ def run(
             os.environ["FLEET_DATABASE_URL"] = database_url
         options = {"--slots": slots, "--ttl": ttl, "--drain-timeout": drain_timeout, "--name": name, "--log": log}
         code = supervisor.run(
-            _child(app, queues, options | {"--log-level": log_level}), processes, database, settings, events
+            _child(app, queues, options | {"--log-level": log_level}), processes, database, fleet.settings, events
         )
     raise click.exceptions.Exit(code)
 

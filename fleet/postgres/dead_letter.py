@@ -1,9 +1,13 @@
 """Judge dead letters: put them back or lay them aside. Only the failure that the operator saw, and with a trace."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from uuid import UUID
 
 from fleet.postgres.database import AsyncConnection, Statement, run
+
+Judge = Callable[[AsyncConnection, Mapping[UUID, int], str], Awaitable[list[UUID]]]
+
+BATCH = 1000  # so many are judged by one statement: none holds its locks for long
 
 # The number of announcements is selected so that they are made: the planner drops a join of which nothing is used.
 REQUEUE = Statement("""
@@ -78,3 +82,23 @@ async def discard(connection: AsyncConnection, seen: Mapping[UUID, int], actor: 
     """FAILED stays FAILED, but is no dead letter any more. Returns those discarded."""
     rows = await run(connection, DISCARD, ids=list(seen), attempts=list(seen.values()), actor=actor)
     return [row[0] for row in rows]
+
+
+async def in_batches(
+    connection: AsyncConnection,
+    judge: Judge,
+    seen: Mapping[UUID, int],
+    actor: str,
+    progress: Callable[[int], object] = lambda count: None,
+) -> list[UUID]:
+    """Judge any number, by `requeue` or `discard`, BATCH at a time: each batch is committed by itself. Returns those judged.
+
+    `progress` is called after each batch with the number of tasks in it.
+    """
+    judged: list[UUID] = []
+    items = list(seen.items())
+    for begin in range(0, len(items), BATCH):
+        batch = dict(items[begin : begin + BATCH])
+        judged += await judge(connection, batch, actor)
+        progress(len(batch))
+    return judged

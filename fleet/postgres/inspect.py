@@ -1,6 +1,6 @@
 """Questions: read-only, bounded, and asked through SQLAlchemy, except the one that a waiting caller repeats."""
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -18,6 +18,7 @@ WHERE id = :id::uuid
 
 LIMIT = 100
 QUEUED_MAX = 10_000  # tasks that wait in one queue are counted so far and no further
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class TaskResult(NamedTuple):
@@ -62,7 +63,7 @@ def tasks(
 
 def first_id(moment: datetime) -> UUID:
     """Return the least id that can be given at this moment: ids begin with the milliseconds since 1970."""
-    milliseconds = round(moment.timestamp() * 1000)
+    milliseconds = (moment - _EPOCH) // timedelta(milliseconds=1)
     return UUID(int=min(max(milliseconds, 0), 2**48 - 1) << 80)
 
 

@@ -1,11 +1,20 @@
 """Pause and resume a queue. The claim joins its row, so a pause holds from its commit on."""
 
+from fleet.errors import NotFound
 from fleet.postgres.database import AsyncConnection, Statement, run
 
+NAMES_MAX = 20
+
+# A queue is known by its row, or by tasks that wait there for its first worker.
 PAUSE = Statement("""
-WITH paused AS (
+WITH known AS MATERIALIZED (
+  SELECT :name::text AS name
+  WHERE EXISTS (SELECT FROM fleet.queue WHERE queue.name = :name::text)
+    OR EXISTS (SELECT FROM fleet.task WHERE task.queue = :name::text AND task.state = 'QUEUED')
+), paused AS (
   INSERT INTO fleet.queue (name, paused)
-  VALUES (:name::text, true)
+  SELECT name, true
+  FROM known
   ON CONFLICT (name) DO UPDATE SET paused = true WHERE NOT queue.paused
   RETURNING name
 ), history AS (
@@ -13,12 +22,16 @@ WITH paused AS (
   SELECT :actor::text, 'pause', name
   FROM paused
 )
-SELECT name FROM paused
+SELECT EXISTS (SELECT FROM paused) AS changed FROM known
 """)
 
 # What came in during the pause lies behind the cursors: the generation tells the claimers to look from the head.
 RESUME = Statement("""
-WITH resumed AS (
+WITH known AS MATERIALIZED (
+  SELECT :name::text AS name
+  WHERE EXISTS (SELECT FROM fleet.queue WHERE queue.name = :name::text)
+    OR EXISTS (SELECT FROM fleet.task WHERE task.queue = :name::text AND task.state = 'QUEUED')
+), resumed AS (
   UPDATE fleet.queue
   SET paused = false, generation = generation + 1
   WHERE name = :name::text AND paused
@@ -27,16 +40,49 @@ WITH resumed AS (
   INSERT INTO fleet.audit (actor, action, subject)
   SELECT :actor::text, 'resume', name
   FROM resumed
+), announced AS MATERIALIZED (
+  SELECT pg_notify('fleet', left(name, 1000))
+  FROM resumed
 )
-SELECT name, pg_notify('fleet', left(name, 1000)) FROM resumed
+SELECT (SELECT count(*) FROM announced) > 0 AS changed FROM known
+""")
+
+# The names that tasks wait under are found one by one along the index.
+NAMES = Statement("""
+WITH RECURSIVE waiting AS (
+  SELECT min(queue) AS name
+  FROM fleet.task
+  WHERE state = 'QUEUED'
+  UNION ALL
+  SELECT (SELECT min(task.queue) FROM fleet.task WHERE task.state = 'QUEUED' AND task.queue > waiting.name)
+  FROM waiting
+  WHERE waiting.name IS NOT NULL
+)
+SELECT name FROM fleet.queue
+UNION
+SELECT name FROM waiting WHERE name IS NOT NULL
+ORDER BY name
+LIMIT :limit::int
 """)
 
 
 async def pause(connection: AsyncConnection, name: str, actor: str) -> bool:
-    """Let nobody claim from this queue; what runs goes on. False where it was paused already."""
-    return bool(await run(connection, PAUSE, name=name, actor=actor))
+    """Let nobody claim from this queue; what runs goes on. False where it was paused already.
+
+    Raises NotFound where no worker has ever served it and no task waits there: the name may be mistyped.
+    """
+    return await _changed(connection, PAUSE, name, actor)
 
 
 async def resume(connection: AsyncConnection, name: str, actor: str) -> bool:
-    """Let it be claimed from again. False where it was not paused."""
-    return bool(await run(connection, RESUME, name=name, actor=actor))
+    """Let it be claimed from again. False where it was not paused. Raises NotFound as `pause` does."""
+    return await _changed(connection, RESUME, name, actor)
+
+
+async def _changed(connection: AsyncConnection, verb: Statement, name: str, actor: str) -> bool:
+    rows = await run(connection, verb, name=name, actor=actor)
+    if rows:
+        return bool(rows[0][0])
+    known = [row[0] for row in await run(connection, NAMES, limit=NAMES_MAX + 1)]
+    more = ", ..." if len(known) > NAMES_MAX else ""
+    raise NotFound(f"there is no queue {name!r}; there are: {', '.join(known[:NAMES_MAX]) or 'none yet'}{more}")

@@ -17,6 +17,10 @@ from click.testing import CliRunner
 from psycopg import sql
 
 from fleet.cli import main
+from fleet.config import Settings
+from fleet.embedded import temporary
+from fleet.postgres import migrate
+from fleet.postgres.database import Database
 from fleet.postgres.tables import metadata
 from tests.support import url_of
 
@@ -63,6 +67,12 @@ class Command(Protocol):
     def __call__(self, *arguments: object, stdin: str | None = None) -> Awaitable[Outcome]: ...
 
 
+def run_sql(url: str, *statements: str) -> None:
+    with psycopg.connect(url, autocommit=True) as connection:
+        for statement in statements:
+            connection.execute(statement.encode())
+
+
 @contextmanager
 def new_database(server_url: str, template: str) -> Iterator[str]:
     """Lend the URL of a copy of `template`."""
@@ -102,6 +112,23 @@ def empty_url(bare_url: str) -> str:
     with psycopg.connect(bare_url, autocommit=True) as connection:
         connection.execute("DROP SCHEMA IF EXISTS fleet CASCADE")
     return bare_url
+
+
+@pytest.fixture(scope="session")
+def sound_server() -> Iterator[str]:
+    """A database with the schema on a server that loses nothing, and whose settings may be spoilt."""
+    with temporary({"max_prepared_transactions": "2"}) as server:
+        url = url_of(server.url, "sound")
+        run_sql(server.url, "CREATE DATABASE sound")
+        migrate.upgrade(Database(url, Settings()))
+        yield url
+
+
+@pytest.fixture
+def sound_url(sound_server: str) -> str:
+    """The same, without rows and settings of the tests before."""
+    run_sql(sound_server, "ALTER DATABASE sound RESET ALL", "DELETE FROM fleet.lease")
+    return sound_server
 
 
 @pytest.fixture

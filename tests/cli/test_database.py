@@ -112,8 +112,9 @@ async def test_a_row_that_somebody_holds_ends_the_wait(
     fleet: Command, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FLEET_LOCK_TIMEOUT", "50ms")
-    assert (await fleet("queue", "pause", "held")).code == 0
     with psycopg.connect(database_url) as connection:
+        connection.execute("INSERT INTO fleet.queue (name, paused) VALUES ('held', true)")
+        connection.commit()
         connection.execute("SELECT FROM fleet.queue FOR UPDATE")
         outcome = await fleet("queue", "resume", "held")
     assert outcome.code == 3

@@ -20,19 +20,21 @@ async def test_list_shows_queues_that_only_tasks_know_of(fleet: Command, connect
     assert table.lines[:2] == [["QUEUE", "PAUSED", "WORKERS", "QUEUED"], ["sums", "no", "1", "1"]]
 
 
-async def test_pause_and_resume_may_be_repeated(fleet: Command) -> None:
+async def test_pause_and_resume_may_be_repeated(fleet: Command, connection: AsyncConnection) -> None:
+    await support.new_lease(connection, queues=["sums"])
     paused = await fleet("queue", "pause", "sums", "-o", "json")
     assert (paused.code, paused.json) == (0, {"name": "sums", "paused": True, "changed": True})
     again = await fleet("queue", "pause", "sums")
     assert (again.code, again.out) == (0, "")
     assert "already" in again.err
-    assert (await fleet("queue", "list")).lines[1] == ["sums", "yes", "0", "0"]
+    assert (await fleet("queue", "list")).lines[1] == ["sums", "yes", "1", "0"]
     resumed = await fleet("queue", "resume", "sums", "-o", "json")
     assert (resumed.code, resumed.json) == (0, {"name": "sums", "paused": False, "changed": True})
     assert "was not paused" in (await fleet("queue", "resume", "sums")).err
 
 
 async def test_who_paused_it_is_on_record(fleet: Command, connection: AsyncConnection) -> None:
+    await support.submit(connection, queue="sums")
     await fleet("queue", "pause", "sums")
     rows = await support.execute(connection, "SELECT actor, action, subject FROM fleet.audit")
     actor, action, subject = rows[0]
@@ -40,7 +42,12 @@ async def test_who_paused_it_is_on_record(fleet: Command, connection: AsyncConne
     assert "@" in actor
 
 
-async def test_what_is_no_queue_is_refused(fleet: Command) -> None:
-    assert (await fleet("queue", "resume", "unknown")).code == 5
+async def test_what_is_no_queue_is_refused(fleet: Command, connection: AsyncConnection) -> None:
+    await support.new_lease(connection, queues=["sums"])
+    for verb in ("pause", "resume"):
+        mistyped = await fleet("queue", verb, "smus")
+        assert (mistyped.code, mistyped.out) == (5, "")
+        assert "there are: sums" in mistyped.err
+    assert [line[0] for line in (await fleet("queue", "list")).lines] == ["QUEUE", "sums"]
     assert (await fleet("queue", "pause", "")).code == 2
     assert (await fleet("queue", "pause", "a\nb")).code == 2

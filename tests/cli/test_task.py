@@ -1,15 +1,18 @@
 """`fleet task`: submit, list, show, cancel."""
 
 import json
+from datetime import UTC, datetime, timedelta
 from uuid import UUID, uuid4
 
 import pytest
+from uuid_utils.compat import uuid7
 
-from fleet.postgres import settle
+from fleet.postgres import inspect, settle
 from fleet.postgres.database import AsyncConnection
 from fleet.task import Errored, FailureCode, Settlement, Succeeded
 from tests import support
 from tests.cli.conftest import Command
+from tests.cli.test_dead import fail
 
 
 @pytest.fixture
@@ -95,23 +98,96 @@ async def test_no_more_is_read_from_stdin_than_a_task_may_hold(
     assert (await fleet("task", "submit", "pay", json.dumps({"card": "x" * 100}))).code == 2
 
 
+async def test_submit_takes_moments_and_budgets(fleet: Command, app: str, connection: AsyncConnection) -> None:
+    outcome = await fleet(
+        *("task", "submit", "add", '{"a": 1}', "--run-at", "2030-01-31T09:00:00+02:00"),
+        *("--expires-at", "2030-02-01T00:00:00Z", "--timeout", "90s", "--max-attempts", 7),
+    )
+    row = await support.row(connection, UUID(outcome.out.strip()))
+    assert row["run_at"] == datetime(2030, 1, 31, 7, tzinfo=UTC)
+    assert row["expires_at"] == datetime(2030, 2, 1, tzinfo=UTC)
+    assert (row["timeout"], row["max_attempts"]) == (timedelta(seconds=90), 7)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--run-at", "2030-01-31T09:00:00"), "no time zone"),
+        (("--expires-at", "tomorrow"), "2030-01-31T09:00:00Z"),
+        (("--run-at", "2030-01-31T09:00:00Z", "--delay", "1s"), "--delay or --run-at"),
+        (("--timeout", "0"), "0 < timeout"),
+        (("--max-attempts", "0"), "x>=1"),
+        (("--wait-timeout", "soon"), "write seconds"),
+    ],
+)
+async def test_options_that_cannot_hold_are_refused(
+    fleet: Command, app: str, options: tuple[str, ...], words: str
+) -> None:
+    outcome = await fleet("task", "submit", "add", '{"a": 1}', *options)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert words in outcome.err
+
+
 async def test_list_filters_and_pages_from_the_newest(fleet: Command, connection: AsyncConnection) -> None:
     old, middle, new = [await support.submit(connection, name=name) for name in ("one", "two", "two")]
     await support.submit(connection, queue="other")
-
-    async def ids(*options: object) -> list[str]:
-        outcome = await fleet("task", "list", "-o", "json", *options)
-        assert outcome.code == 0
-        return [row["id"] for row in outcome.json]
-
-    assert await ids("--queue", "default") == [str(new), str(middle), str(old)]
-    assert await ids("--name", "two", "--before", new) == [str(middle)]
-    assert await ids("--state", "running") == []
-    assert (await fleet("task", "list", "--state", "lost")).code == 2
-    assert (await fleet("task", "list", "--name", "\udcff")).code == 2
+    assert await listed(fleet, "--queue", "default") == [str(new), str(middle), str(old)]
+    assert await listed(fleet, "--name", "two", "--before", new) == [str(middle)]
+    assert await listed(fleet, "--state", "running") == []
+    for option in (("--state", "lost"), ("--code", "bad_luck"), ("--name", "\udcff"), ("--since", "soon")):
+        assert (await fleet("task", "list", *option)).code == 2
+    assert (await fleet("task", "list", "--since", "999999999d")).code == 2
     page = await fleet("task", "list", "--queue", "default", "--limit", 2)
     assert [line[0] for line in page.lines] == ["ID", str(new), str(middle)]
     assert f"--before {middle}" in page.err
+
+
+async def test_list_by_failure_code(fleet: Command, connection: AsyncConnection) -> None:
+    (failed,) = await fail(connection, "one")
+    (timed_out,) = await fail(connection, "two")
+    await support.execute(
+        connection, "UPDATE fleet.task SET failure_code = 'timeout' WHERE id = :id::uuid", id=timed_out
+    )
+    assert await listed(fleet, "--code", "timeout") == [str(timed_out)]
+    assert await listed(fleet, "--code", "handler_error", "--state", "failed") == [str(failed)]
+    assert await listed(fleet, "--code", "timeout", "--state", "succeeded") == []
+
+
+async def test_list_what_a_worker_runs_now(fleet: Command, connection: AsyncConnection) -> None:
+    lease = await support.new_lease(connection, worker="adder")
+    done, held = [await support.submit(connection) for _ in range(2)]
+    tasks = await support.claim_some(connection, lease)
+    await settle.succeed(connection, lease, [Settlement(task, Succeeded("1")) for task in tasks if task.id == done])
+    await support.submit(connection)
+    assert await listed(fleet, "--worker", "adder") == [str(held)]
+    assert await listed(fleet, "--worker", lease.id) == [str(held)]
+    assert await listed(fleet, "--worker", "nobody") == []
+
+
+async def test_list_since_goes_by_the_moment_in_the_id(fleet: Command, connection: AsyncConnection) -> None:
+    now = datetime.now(UTC)
+    ids = [UUID(int=inspect.first_id(now - timedelta(minutes=minutes)).int + 1) for minutes in (61, 59)]
+    old, new = [await support.submit(connection, id=task_id) for task_id in ids]
+    assert await listed(fleet, "--since", "1h") == [str(new)]
+    assert await listed(fleet, "--since", "2h") == [str(new), str(old)]
+    assert await listed(fleet, "--since", "2h", "--before", new) == [str(old)]
+    assert await listed(fleet, "--since", "36500d") == [str(new), str(old)]
+
+
+def test_the_first_id_of_a_moment_is_none_after_those_given_then() -> None:
+    before = datetime.now(UTC)
+    given = uuid7()
+    assert inspect.first_id(before) <= given < inspect.first_id(datetime.now(UTC) + timedelta(milliseconds=2))
+    last = datetime(2030, 1, 1, microsecond=1999, tzinfo=UTC)  # still of its first full millisecond
+    assert inspect.first_id(last) == inspect.first_id(last.replace(microsecond=1000))
+    assert inspect.first_id(datetime(1900, 1, 1, tzinfo=UTC)) == UUID(int=0)
+
+
+async def listed(fleet: Command, *options: object) -> list[str]:
+    """The ids that `fleet task list` gives."""
+    outcome = await fleet("task", "list", "-o", "json", *options)
+    assert outcome.code == 0
+    return [row["id"] for row in outcome.json]
 
 
 async def test_show_tells_attempts_and_late_reports(fleet: Command, connection: AsyncConnection) -> None:

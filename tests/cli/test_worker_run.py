@@ -69,6 +69,83 @@ async def test_several_processes_get_the_same_options_and_no_secret(
     assert not any(database_url in word for word in command)
 
 
+OPINIONATED = """
+from datetime import timedelta
+from fleet import Fleet, Settings
+
+app = Fleet({url!r}, settings=Settings(slots=5, ttl=timedelta(seconds=5), poll=timedelta(seconds=0.25)))
+
+
+@app.task
+def nothing() -> None: ...
+"""
+
+
+@pytest.fixture
+def settings(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
+    """The settings of the processes that would have run."""
+    seen: list[Settings] = []
+
+    def run(command: Sequence[str], processes: int, database: Database, settings: Settings, events: Events) -> int:
+        assert database.settings is settings
+        seen.append(settings)
+        return 0
+
+    monkeypatch.setattr(supervisor, "run", run)
+    return seen
+
+
+async def test_options_go_before_the_environment_and_that_before_the_app(
+    fleet: Command, settings: list[Settings], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_settings.py").write_text(OPINIONATED.format(url=None))
+    run = ("worker", "run", "own_settings:app", "--processes", 2)
+
+    async def chosen(*options: object) -> tuple[int, float, float]:
+        assert (await fleet(*run, *options)).code == 0
+        found = settings[-1]
+        return found.slots, found.ttl.total_seconds(), found.drain_timeout.total_seconds()
+
+    assert await chosen() == (5, 5, 5)
+    monkeypatch.setenv("FLEET_SLOTS", "6")
+    monkeypatch.setenv("FLEET_TTL", "6s")
+    assert await chosen() == (6, 6, 6)  # what follows from the TTL follows from the new one
+    monkeypatch.setenv("FLEET_DRAIN_TIMEOUT", "9s")
+    assert await chosen("--slots", 7) == (7, 6, 9)
+    assert await chosen("--ttl", "7s", "--drain-timeout", "8s") == (6, 7, 8)
+    assert settings[-1].poll == timedelta(seconds=0.25)  # the app's own, which nobody overrides
+
+
+async def test_without_the_app_s_word_the_defaults_hold(fleet: Command, shop: str, settings: list[Settings]) -> None:
+    assert (await fleet("worker", "run", shop, "--processes", 2)).code == 0
+    assert settings == [Settings()]
+
+
+async def test_a_database_that_only_the_app_names_is_used_and_any_other_word_goes_before(
+    anywhere: Command, settings: list[Settings], tmp_path: Path, database_url: str, empty_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    (tmp_path / "own_database.py").write_text(OPINIONATED.format(url=database_url))
+    monkeypatch.setenv("PGHOST", "127.0.0.1")
+    monkeypatch.setenv("PGPORT", "1")
+    run = ("worker", "run", "own_database:app", "--processes", 2)
+    assert (await anywhere(*run)).code == 0
+    submitted = await anywhere("task", "submit", "nothing", "--app", "own_database:app", "-o", "json")
+    assert (submitted.code, submitted.json["created"]) == (0, True)
+    monkeypatch.setenv("FLEET_DATABASE_URL", empty_url)
+    assert (await anywhere(*run)).code == 4
+    assert (await anywhere("task", "submit", "nothing", "--app", "own_database:app")).code == 4
+    assert (await anywhere(*run, "--database-url", database_url)).code == 0
+
+
+async def test_the_app_option_goes_before_the_variable(
+    fleet: Command, shop: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLEET_APP", "nowhere_at_all:app")
+    assert (await fleet("task", "submit", "add", '{"a": 1}')).code == 2
+    assert (await fleet("task", "submit", "add", '{"a": 1}', "--app", shop)).code == 0
+
+
 @pytest.mark.parametrize(
     ("app", "words"),
     [

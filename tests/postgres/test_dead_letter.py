@@ -141,3 +141,17 @@ async def test_a_requeued_task_that_had_expired_does_not_expire_again_and_can_be
 
     assert await expire.expire(connection, uuid7()) == 0
     assert await cancel.cancel(connection, [late], "ann") == {late: ("CANCELLED", True)}
+
+
+@both
+async def test_any_number_is_judged_in_batches_that_are_told_one_by_one(
+    connection: AsyncConnection, lease: Lease, judge: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dead_letter, "BATCH", 2)
+    tasks = [await failed(connection, lease) for _ in range(5)]
+    seen = {task.id: task.attempt for task in tasks} | {tasks[0].id: 7}
+    told: list[int] = []
+    judged = await dead_letter.in_batches(connection, judge, seen, "ann", told.append)
+    assert sorted(judged) == sorted(task.id for task in tasks[1:])
+    assert told == [2, 2, 1]
+    assert await dead_letter.in_batches(connection, judge, {}, "ann") == []

@@ -2,6 +2,9 @@
 
 from typing import Any
 
+import pytest
+
+from fleet.errors import NotFound
 from fleet.lease import Lease
 from fleet.postgres import queue
 from fleet.postgres.database import AsyncConnection
@@ -31,13 +34,35 @@ async def test_a_queue_is_paused_once_and_resumed_once(connection: AsyncConnecti
     assert await audited(connection) == [("ann", "pause", "default"), ("cid", "resume", "default")]
 
 
-async def test_a_queue_that_nobody_knows_yet_can_be_paused_and_not_resumed(connection: AsyncConnection) -> None:
+async def test_a_name_that_no_queue_has_is_refused_with_those_there_are(
+    connection: AsyncConnection, lease: Lease
+) -> None:
+    await submit(connection, queue="waited")
+    for verb in (queue.pause, queue.resume):
+        with pytest.raises(NotFound, match=r"there is no queue 'b'; there are: default, .*, waited$"):
+            await verb(connection, "b", "ann")
+    assert await rows(connection) == [("default", False, 0)]
+    assert await audited(connection) == []
+
+
+async def test_no_more_names_are_told_than_a_person_reads(connection: AsyncConnection) -> None:
+    with pytest.raises(NotFound, match=r"there are: none yet$"):
+        await queue.pause(connection, "b", "ann")
+    await connection.execute("INSERT INTO fleet.queue (name) SELECT 'q' || n FROM generate_series(100, 130) AS n")
+    with pytest.raises(NotFound, match=r"there are: q100, .*, q119, \.\.\.$"):
+        await queue.pause(connection, "b", "ann")
+
+
+async def test_a_queue_that_only_waiting_tasks_know_of_can_be_paused(connection: AsyncConnection) -> None:
+    await submit(connection, queue="b")
     assert not await queue.resume(connection, "b", "ann")
     assert await queue.pause(connection, "b", "ann")
+    assert not await queue.pause(connection, "b", "ann")
     assert await rows(connection) == [("b", True, 0)]
 
 
 async def test_pausing_one_queue_leaves_the_others_alone(connection: AsyncConnection, lease: Lease) -> None:
+    await submit(connection, queue="b")
     await queue.pause(connection, "b", "ann")
     assert await rows(connection) == [("b", True, 0), ("default", False, 0)]
 

@@ -1,0 +1,65 @@
+"""`fleet doctor`: what is wrong with the database, and what mends it."""
+
+import sys
+import textwrap
+from collections.abc import Sequence
+from dataclasses import asdict
+from shutil import get_terminal_size
+from typing import TYPE_CHECKING
+
+import click
+
+from fleet.cli.failures import ExitCode
+from fleet.cli.options import database_option, output_option
+from fleet.cli.output import Columns, cell, print_json, print_rows, say
+from fleet.cli.session import open_database
+
+if TYPE_CHECKING:
+    from fleet.doctor import Finding
+
+_COLUMNS: Columns = {
+    "CHECK": "check",
+    "VERDICT": "verdict",
+    "EVIDENCE": "evidence",
+    "MEND": "mend",
+}
+_MARKS = {"ok": "✓", "warning": "!", "problem": "✗", "unknown": "?"}
+
+
+@click.command()
+@output_option
+@database_option
+def doctor(*, output: str, database_url: str | None) -> None:
+    """Examine the database, change nothing, and say of each finding what mends it.
+
+    The exit code is 1 where a finding is a problem, such as a database that cannot be reached or a schema that does not
+    fit, else 0. What could not be examined is `unknown`, and never called ok.
+    """
+    from fleet.doctor import Verdict, examine
+
+    findings = examine(open_database(database_url))
+    healthy = not any(each.verdict is Verdict.PROBLEM for each in findings)
+    rows = [asdict(each) for each in findings]
+    if output == "json":
+        print_json({"healthy": healthy, "findings": rows})
+    elif sys.stdout.isatty():
+        _print_findings(findings)
+    else:
+        print_rows(rows, _COLUMNS, output, empty="")
+    counts = {verdict: sum(each.verdict is verdict for each in findings) for verdict in Verdict}
+    say(", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count))
+    raise click.exceptions.Exit(ExitCode.OK if healthy else ExitCode.CHECK_FAILED)
+
+
+def _print_findings(findings: Sequence["Finding"]) -> None:
+    """Print each finding as a paragraph: evidence is never cut, and what mends it can be copied."""
+    width = max(len(each.check) for each in findings)
+    indent = " " * (width + len("✗ problem  "))
+    for each in findings:
+        heading = f"{_MARKS[each.verdict]} {each.verdict:<7}  {each.check:<{width}}"
+        lines = textwrap.wrap(cell(each.evidence), max(40, get_terminal_size().columns - len(indent) - 2))
+        click.echo(f"{heading}  {lines[0]}")
+        for line in lines[1:]:
+            click.echo(f"{indent}  {line}")
+        if each.mend:
+            click.echo(f"{indent}  mend: {cell(each.mend)}")

@@ -1,0 +1,67 @@
+"""Statements that mend what the doctor finds. A person runs them; nothing here does."""
+
+from psycopg import sql
+
+_QUESTIONS = "GRANT USAGE ON SCHEMA fleet TO {role}; GRANT SELECT ON ALL TABLES IN SCHEMA fleet TO {role}"
+_STATISTICS = "GRANT pg_monitor TO {role}"
+
+
+def let_read(role: str) -> str:
+    """Let a role read the fleet's tables."""
+    return _QUESTIONS.format(role=_name(role))
+
+
+def let_watch(role: str) -> str:
+    """Let a role see what the sessions of others do."""
+    return _STATISTICS.format(role=_name(role))
+
+
+def setting(name: str, wanted: str, *, source: str, database: str, role: str) -> str | None:
+    """Take back a setting where it was made; None where that was on a command line or by the client."""
+    match source:
+        case "database":
+            return f"ALTER DATABASE {_name(database)} RESET {name}"
+        case "user":
+            return f"ALTER ROLE {_name(role)} RESET {name}"
+        case "database user":
+            return f"ALTER ROLE {_name(role)} IN DATABASE {_name(database)} RESET {name}"
+        case "global":
+            return f"ALTER ROLE ALL RESET {name}"
+        case "default" | "configuration file":
+            return f"ALTER SYSTEM SET {name} = {_text(wanted)}; SELECT pg_reload_conf()"
+    return None
+
+
+def session(role: str, missing: dict[str, str]) -> str:
+    """Give a role what its sessions ask for in vain."""
+    return "; ".join(f"ALTER ROLE {_name(role)} SET {name} = {_text(value)}" for name, value in missing.items())
+
+
+def connections(whose: str, wanted: int, *, database: str, role: str) -> str:
+    """Lift a limit: a role's, a database's or the server's, which takes a restart."""
+    match whose:
+        case "role":
+            return f"ALTER ROLE {_name(role)} CONNECTION LIMIT -1"
+        case "database":
+            return f"ALTER DATABASE {_name(database)} CONNECTION LIMIT -1"
+    return f"ALTER SYSTEM SET max_connections = {wanted}"
+
+
+def hold(kind: str, name: str) -> str | None:
+    """End what holds back vacuum; None where only somebody else can."""
+    match kind:
+        case "session":
+            return f"SELECT pg_terminate_backend({name})"
+        case "prepared transaction":
+            return f"ROLLBACK PREPARED {_text(name)}"
+        case "replication slot":
+            return f"SELECT pg_drop_replication_slot({_text(name)})"
+    return None
+
+
+def _name(identifier: str) -> str:
+    return sql.Identifier(identifier).as_string()
+
+
+def _text(value: str) -> str:
+    return sql.Literal(value).as_string()
