@@ -18,7 +18,7 @@ check: .venv/dev ## Run the linters and the type checker
 bench: .venv/dev ## Measure: drain and submit, as a ratio to a bare loop in the same run
 	@$(BIN)/python -m fleet.bench
 
-docs: .venv/docs ## Build the documentation into docs/_build, warnings are errors
+docs: .venv/dev ## Build the documentation into docs/_build, warnings are errors
 	@$(BIN)/python -m sphinx -W -n -q --keep-going -b html docs docs/_build
 
 .venv/bin/python:
@@ -34,10 +34,5 @@ docs: .venv/docs ## Build the documentation into docs/_build, warnings are error
 
 .venv/dev: pyproject.toml .venv/run
 	@echo "Installing what the tests need …" >&2
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[embedded,dev]'
-	@touch $@
-
-.venv/docs: pyproject.toml | .venv/run
-	@echo "Installing what builds the documentation …" >&2
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[docs]'
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[embedded,dev,docs]'
 	@touch $@

@@ -15,16 +15,13 @@ current_task: ContextVar[ClaimedTask | None] = ContextVar("fleet_current_task", 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Given to a handler wherever a parameter is annotated with it; it never counts as an argument of the task.
+    """Given to a handler wherever a parameter is annotated with it; it never counts as an argument of the task."""
 
-    `state` is what the app's lifespan yielded. `attempt` begins with 1.
-    """
-
-    task_id: UUID
-    name: str
-    queue: str
-    attempt: int
-    state: Any = None
+    task_id: UUID  #: the same for every attempt
+    name: str  #: what the task is registered as
+    queue: str  #: where it waited
+    attempt: int  #: 1, 2, 3, …
+    state: Any = None  #: what the app's lifespan yielded
     _stopping: Callable[[], bool] = field(default=lambda: False, repr=False)
 
     @property

@@ -34,13 +34,17 @@ class Listener:
         tries = 0
         while True:
             try:
-                async with await self._database.connect("listen") as connection:
+                connection = await self._database.connect("listen")
+                try:
                     await listen.listen(connection)
                     self._up, tries = True, 0
                     self._wake()
                     async for notification in connection.notifies():
                         if notification.payload in self._queues:
                             self._wake()
+                finally:
+                    # Its own `async with` would roll back first, be cancelled once more in that, and leave it open.
+                    await connection.close()
             except psycopg.Error as error:
                 self._events.emit(trouble("listen", error))
             finally:
