@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 from uuid import UUID
 from weakref import WeakKeyDictionary
 
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
-from fleet.errors import NotFound, TaskCancelled, TaskFailed
+from fleet.errors import DatabaseUnreachable, NotFound, TaskCancelled, TaskFailed
 from fleet.postgres import inspect
 from fleet.postgres.cancel import cancel
 from fleet.postgres.database import AsyncConnection, Connection, Database, Row, Statement, answered, run, run_sync
@@ -24,6 +24,13 @@ Seconds = timedelta | float
 
 _POOL_MAX = 8
 _POLL_SECONDS = (0.005, 0.25)  # how often a caller that waits for a result looks: first and at last
+
+
+class _Pool(NamedTuple):
+    """A pool with a queue before it: to wait inside the pool takes as much processor time as a whole statement."""
+
+    connections: AsyncConnectionPool[AsyncConnection]
+    turns: asyncio.Semaphore
 
 
 class Client:
@@ -40,8 +47,7 @@ class Client:
             "reconnect_timeout": database.settings.statement_timeout.total_seconds(),
             "kwargs": {"autocommit": True},
         }
-        self._pools: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncConnectionPool[AsyncConnection]]
-        self._pools = WeakKeyDictionary()
+        self._pools: WeakKeyDictionary[asyncio.AbstractEventLoop, _Pool] = WeakKeyDictionary()
         self._pool_sync: ConnectionPool[Connection] | None = None
 
     async def query(self, statement: Statement, **values: Any) -> list[Row]:
@@ -63,18 +69,33 @@ class Client:
         loop = asyncio.get_running_loop()
         pool = self._pools.get(loop)
         if pool is None:
-            pool = AsyncConnectionPool(**self._pool_options, open=False)
+            pool = _Pool(AsyncConnectionPool(**self._pool_options, open=False), asyncio.Semaphore(_POOL_MAX))
             self._pools[loop] = pool
-            await pool.open()
-        with self._database.reachable():
-            async with pool.connection() as connection:
-                yield connection
+            await pool.connections.open()
+        await self._turn(pool)
+        try:
+            with self._database.reachable():
+                async with pool.connections.connection() as connection:
+                    yield connection
+        finally:
+            pool.turns.release()
+
+    async def _turn(self, pool: _Pool) -> None:
+        seconds = self._database.settings.statement_timeout.total_seconds()
+        try:
+            async with asyncio.timeout(seconds):
+                await pool.turns.acquire()
+        except TimeoutError:
+            words = (
+                f"all {_POOL_MAX} connections of this client to {self._database.address} were in use for {seconds:g} s"
+            )
+            raise DatabaseUnreachable(words) from None
 
     async def close(self) -> None:
         """Close the connections that submitting has opened."""
         pool = self._pools.pop(asyncio.get_running_loop(), None)
         if pool is not None:
-            await pool.close()
+            await pool.connections.close()
         if self._pool_sync is not None:
             self._pool_sync.close()
             self._pool_sync = None

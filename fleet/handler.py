@@ -106,7 +106,7 @@ class Handler:
         try:
             if self._loose:
                 check(values, to_jsonable_python)
-            text = encode(self._adapter.dump_python(dict(values), mode="json"))
+            text = encode(self._adapter.dump_python(dict(values), mode="json", by_alias=True))
         except (Unrepresentable, PydanticSerializationError) as error:
             raise InvalidArguments(f"{self.name}: {error}") from None
         size = byte_length(text)

@@ -45,6 +45,11 @@ def document(routes: Sequence[Route], orders: Orders, *, guarded: bool) -> bytes
     return json.dumps(described).encode()
 
 
+def mounted(described: bytes, root: str) -> bytes:
+    """Return the document as it holds under a path: by itself it speaks of the root of the server."""
+    return json.dumps(json.loads(described) | {"servers": [{"url": root}]}).encode() if root else described
+
+
 def _operation(route: Route, schemas: "_Schemas", *, guarded: bool) -> Json:
     described: Json = {
         "operationId": route.name,

@@ -109,7 +109,7 @@ def _kind(handler: Handler, queues: list[str] | None) -> type[Order]:
 
 def _other(known: list[str]) -> type[Order]:
     named = Field(json_schema_extra={"not": {"enum": [*known]}})
-    return create_model("other_order", __base__=ForeignOrder, name=(str, named))
+    return create_model("OtherOrder", __base__=ForeignOrder, name=(str, named))
 
 
 def _either(kinds: Mapping[str, type[Order]], *, allow_unknown: bool) -> Any:

@@ -27,7 +27,7 @@ from fleet.errors import (
 from fleet.http.view import View
 
 MEDIA_TYPE = "application/problem+json"
-_SOON = {"Retry-After": "1"}
+SOON = {"Retry-After": "1"}
 _LOCKED = {"55P03", "40P01"}
 _UNDEFINED = {"3F000", "42P01", "42703", "42883"}  # a schema, table, column or function that is not there
 _TAGS = ("union_tag_invalid", "union_tag_not_found")
@@ -102,13 +102,13 @@ def problem_of(error: BaseException) -> Problem | None:  # noqa: C901, PLR0911 -
         case NotFound():
             return Problem(404, "not_found", str(error))
         case OutcomeUnknown():
-            return Problem(503, "outcome_unknown", str(error), headers=_SOON)
+            return Problem(503, "outcome_unknown", str(error), headers=SOON)
         case DatabaseUnreachable():
-            return Problem(503, "database_unreachable", "The database cannot be reached. Try again.", headers=_SOON)
+            return Problem(503, "database_unreachable", "The database cannot be reached. Try again.", headers=SOON)
         case SchemaMismatch():
             return Problem(503, "schema_mismatch", str(error))
         case NoConnectionFree():
-            return Problem(503, "busy", "All connections to the database are in use. Try again.", headers=_SOON)
+            return Problem(503, "busy", "All connections to the database are in use. Try again.", headers=SOON)
         case DBAPIError(orig=psycopg.Error() as cause) | (psycopg.Error() as cause):
             return _of_database(cause)
     return None
@@ -117,15 +117,15 @@ def problem_of(error: BaseException) -> Problem | None:  # noqa: C901, PLR0911 -
 def _of_database(error: psycopg.Error) -> Problem | None:
     if error.sqlstate in _LOCKED:
         detail = "Somebody else is at it and has not finished, such as a first request with the same key. Try again."
-        return Problem(409, "in_flight", detail, headers=_SOON)
+        return Problem(409, "in_flight", detail, headers=SOON)
     if error.sqlstate in _UNDEFINED:
         return Problem(503, "schema_mismatch", "The database's schema does not fit this server: see /readyz.")
     if error.sqlstate == "57014":
         return Problem(
-            503, "timed_out", "The database did not answer in time. Ask for less, or try again.", headers=_SOON
+            503, "timed_out", "The database did not answer in time. Ask for less, or try again.", headers=SOON
         )
     if isinstance(error, psycopg.OperationalError):
-        return Problem(503, "database_unreachable", "The database cannot be reached. Try again.", headers=_SOON)
+        return Problem(503, "database_unreachable", "The database cannot be reached. Try again.", headers=SOON)
     return None
 
 

@@ -1,14 +1,15 @@
 """Reads a request into what its endpoint takes: every part checked whole, the body counted while it comes in."""
 
+import asyncio
 import json
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-import anyio
 import pydantic
 from pydantic import TypeAdapter
 from pydantic_core import ErrorDetails
-from starlette.datastructures import Headers, QueryParams
+from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 
 from fleet.http.problem import ERRORS_MAX, Place, Problem, Wrong, not_valid
@@ -25,9 +26,8 @@ def path_of(request: Request, kind: type[Given]) -> Given:
 
 def query_of(request: Request, kind: type[Given]) -> Given:
     """Return the query: no parameter twice, none that is unknown, for a filter with a typing error matches everything."""
-    query: QueryParams = request.query_params
-    given = query.multi_items()
-    twice = sorted({name for name, _ in given if len(query.getlist(name)) > 1})
+    given = request.query_params.multi_items() if request.scope["query_string"] else []
+    twice = sorted(name for name, count in Counter(name for name, _ in given).items() if count > 1)
     if twice:
         errors = [Wrong(detail="Given more than once", parameter=name) for name in twice]
         raise Problem(422, "invalid", "The query is not valid: see `errors`.", errors=errors)
@@ -77,22 +77,25 @@ def _number(text: str) -> float:
 
 
 async def _bytes_of(request: Request, bytes_max: int, seconds: float) -> bytes:
-    too_large = Problem(413, "too_large", f"The body may take {bytes_max:,} bytes.", headers=_CLOSE)
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared) > bytes_max:
-        raise too_large
+        raise _too_large(bytes_max)
     data = bytearray()
     try:
-        with anyio.fail_after(seconds):
+        async with asyncio.timeout(seconds):
             async for chunk in request.stream():
                 data += chunk
                 if len(data) > bytes_max:
-                    raise too_large
+                    raise _too_large(bytes_max)
     except TimeoutError:
         raise Problem(408, "too_slow", f"The body did not come within {seconds:g} s.", headers=_CLOSE) from None
     except ClientDisconnect:
         raise Problem(400, "disconnected", "The client left before its body had come.") from None
     return bytes(data)
+
+
+def _too_large(bytes_max: int) -> Problem:
+    return Problem(413, "too_large", f"The body may take {bytes_max:,} bytes.", headers=_CLOSE)
 
 
 def _checked(kind: type[Given], values: Mapping[str, Any], place: Place) -> Given:

@@ -1,5 +1,6 @@
 """The server: the only file that knows Starlette and uvicorn. It lets in, reads, asks the endpoint, and answers."""
 
+import asyncio
 import signal
 import socket
 import sys
@@ -18,22 +19,21 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route as StarletteRoute
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from starlette.types import Message, Receive, Scope, Send
 
 from fleet.app import Fleet
 from fleet.events import ApiListening, DrainStarted, Events, RequestAnswered, RequestBroken
 from fleet.http import problem, request
 from fleet.http.api import Api
 from fleet.http.guard import ANY, Guard
-from fleet.http.openapi import document
+from fleet.http.openapi import document, mounted
 from fleet.http.order import Order, Orders
-from fleet.http.problem import Problem, problem_of
+from fleet.http.problem import SOON, Problem, problem_of
 from fleet.http.routes import ROUTES, Route
 from fleet.http.view import Nothing
 from fleet.worker.runner import spare_the_collector, supervisor_gone
 
 BODY_FACTOR = 4  # blank space and escapes make JSON from outside longer than what is stored
-HEAD_BYTES_MAX = 64 * 1024  # of one request: its line and its headers
 _ALWAYS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 _OPENAPI = "/openapi.json"
 
@@ -75,7 +75,8 @@ def _asgi(app: Fleet, guard: Guard, *, allow_unknown: bool, events: Events) -> S
 
     async def describe(request: Request) -> Response:
         guard.admit(request.headers, open_to_all=False)
-        return Response(described, media_type="application/json", headers=_ALWAYS)
+        body = mounted(described, request.scope.get("root_path", ""))
+        return Response(body, media_type="application/json", headers=_ALWAYS)
 
     @asynccontextmanager
     async def lifespan(program: Starlette) -> AsyncIterator[None]:
@@ -174,25 +175,27 @@ async def _not_routed(request: Request, error: Exception) -> Response:
     return _written(Problem(error.status_code, code, f"See {_OPENAPI} for what there is.", headers=error.headers))
 
 
-class _Protocol(HttpToolsProtocol):
-    """uvicorn's, with a bound on what comes before a body: it has none itself, and keeps all of it in memory."""
+class _Ending:
+    """Tells whoever still waits when the server ends that nobody knows how far it got: never that it failed."""
 
-    _in_head = False
-    _head_bytes = 0
+    def __init__(self, program: Starlette) -> None:
+        self._program = program
 
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self._in_head = True
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        began = False
 
-    def on_headers_complete(self) -> None:
-        self._in_head = False
-        super().on_headers_complete()
+        async def watched(message: Message) -> None:
+            nonlocal began
+            began = True
+            await send(message)
 
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        self._head_bytes = self._head_bytes + len(data) if self._in_head else 0
-        if self._head_bytes > HEAD_BYTES_MAX and not self.transport.is_closing():
-            self.send_400_response("The request's line and headers are too long.")
+        try:
+            await self._program(scope, receive, watched)
+        except asyncio.CancelledError:
+            if began:
+                raise
+            detail = "The server ended before it was done. Whether it was is not known: see `Idempotency-Key`."
+            await _written(Problem(503, "outcome_unknown", detail, headers=SOON))(scope, receive, send)
 
 
 class _Server(uvicorn.Server):
@@ -205,8 +208,9 @@ class _Server(uvicorn.Server):
 
 async def _serve(program: Starlette, listening: socket.socket, events: Events, patience_seconds: float) -> None:
     config = uvicorn.Config(
-        program,
-        http=_Protocol,
+        _Ending(program),
+        http="h11",
+        ws="none",
         lifespan="off",  # it is entered below: uvicorn skips its end where it must hurry
         log_config=None,
         log_level="warning",

@@ -7,6 +7,7 @@ from typing import Any
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.pq import ExecStatus
 from sqlalchemy import Engine, create_engine
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
@@ -37,14 +38,19 @@ async def run(connection: AsyncConnection, statement: Statement, **parameters: A
     """Run one statement and return its rows, in binary format; none for a statement without RETURNING."""
     async with connection.cursor(binary=True) as cursor:
         await cursor.execute(statement.native, parameters, prepare=True)
-        return await cursor.fetchall() if cursor.description else []
+        return await cursor.fetchall() if _has_rows(cursor) else []
 
 
 def run_sync(connection: Connection, statement: Statement, **parameters: Any) -> list[Row]:
     """The same on a synchronous connection."""
     with connection.cursor(binary=True) as cursor:
         cursor.execute(statement.native, parameters, prepare=True)
-        return cursor.fetchall() if cursor.description else []
+        return cursor.fetchall() if _has_rows(cursor) else []
+
+
+def _has_rows(cursor: psycopg.Cursor[Row] | psycopg.AsyncCursor[Row]) -> bool:
+    """Tell whether the statement answers rows, were it none. `description` would say so, but builds all columns."""
+    return cursor.pgresult is not None and cursor.pgresult.status == ExecStatus.TUPLES_OK
 
 
 def array(values: Iterable[object]) -> str:

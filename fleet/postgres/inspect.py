@@ -50,13 +50,13 @@ def tasks(
         task.c.started_at, task.c.finished_at, task.c.failure_code, task.c.failure_reason, task.c.created_at,
     )  # fmt: skip
     conditions = [
-        *([task.c.state == state.value] if state else []),
-        *([task.c.queue == queue_name] if queue_name else []),
-        *([task.c.name == name] if name else []),
-        *([task.c.state == "FAILED", task.c.failure_code == code] if code else []),
-        *([task.c.state == "RUNNING", task.c.lease_id.in_(_leases_of(worker))] if worker else []),
-        *([task.c.id >= first_id(since)] if since else []),
-        *([task.c.id < before] if before else []),
+        *([task.c.state == state.value] if state is not None else []),
+        *([task.c.queue == queue_name] if queue_name is not None else []),
+        *([task.c.name == name] if name is not None else []),
+        *([task.c.state == "FAILED", task.c.failure_code == code] if code is not None else []),
+        *([task.c.state == "RUNNING", task.c.lease_id.in_(_leases_of(worker))] if worker is not None else []),
+        *([task.c.id >= first_id(since)] if since is not None else []),
+        *([task.c.id < before] if before is not None else []),
     ]
     return select(*columns).where(and_(True, *conditions)).order_by(task.c.id.desc()).limit(limit)
 
@@ -115,9 +115,9 @@ def workers(
     )  # fmt: skip
     conditions = [
         *([] if every else [lease.c.state.in_(("LIVE", "DRAINING"))]),
-        *([lease.c.id == lease_id] if lease_id else []),
-        *([lease.c.worker == name] if name else []),
-        *([lease.c.id < before] if before else []),
+        *([lease.c.id == lease_id] if lease_id is not None else []),
+        *([lease.c.worker == name] if name is not None else []),
+        *([lease.c.id < before] if before is not None else []),
     ]
     return select(*columns).where(and_(True, *conditions)).order_by(lease.c.id.desc()).limit(limit)
 
@@ -178,7 +178,7 @@ def dead_letters(
     columns = (
         task.c.id, task.c.name, task.c.queue, task.c.attempt, task.c.failure_code, task.c.failure_reason, task.c.finished_at,
     )  # fmt: skip
-    conditions = [*_dead(queue_name, name, code, ()), *([task.c.id > after] if after else [])]
+    conditions = [*_dead(queue_name, name, code, ()), *([task.c.id > after] if after is not None else [])]
     return select(*columns).where(*conditions).order_by(task.c.id).limit(limit)
 
 
@@ -200,9 +200,9 @@ def _dead(
     return [
         task.c.state == "FAILED",
         task.c.resolved_at.is_(None),
-        *([task.c.queue == queue_name] if queue_name else []),
-        *([task.c.name == name] if name else []),
-        *([task.c.failure_code == code] if code else []),
+        *([task.c.queue == queue_name] if queue_name is not None else []),
+        *([task.c.name == name] if name is not None else []),
+        *([task.c.failure_code == code] if code is not None else []),
         *([task.c.id.in_(ids)] if ids else []),
     ]
 

@@ -157,3 +157,10 @@ async def blocked_command(connection: AsyncConnection) -> None:
         return bool(rows)
 
     await support.eventually(probe)
+
+
+async def test_an_empty_name_is_no_wildcard(fleet: Command, connection: AsyncConnection) -> None:
+    await fail(connection, "one", "two")
+    outcome = await fleet("dead", "discard", "--queue", "default", "--name", "", "--yes", "-o", "json")
+    assert (outcome.code, outcome.json["discarded"]) == (0, [])
+    assert (await fleet("task", "list", "--name", "", "-o", "json")).json == []

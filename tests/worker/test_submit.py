@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 from uuid import UUID
@@ -11,7 +12,7 @@ import pydantic
 import pytest
 
 from fleet import Context, Fleet
-from fleet.errors import IdempotencyConflict, InvalidArguments, TaskFailed
+from fleet.errors import DatabaseUnreachable, IdempotencyConflict, InvalidArguments, TaskFailed
 from fleet.postgres.database import AsyncConnection, Connection, Database
 from fleet.task import State
 from tests.support import eventually_sync, row
@@ -159,6 +160,21 @@ async def test_many_may_submit_for_the_first_time_at_once(app: Fleet) -> None:
     refs = await asyncio.gather(*(work.submit(number) for number in range(50)))
     async with app.worker():
         assert await asyncio.gather(*(ref.result(10) for ref in refs)) == list(range(50))
+
+
+async def test_who_finds_every_connection_in_use_waits_for_one_and_not_for_ever(app: Fleet) -> None:
+    @app.task
+    async def work() -> None: ...
+
+    async with AsyncExitStack() as lent:
+        for _ in range(8):
+            await lent.enter_async_context(app.client.connection())
+        with pytest.raises(DatabaseUnreachable, match="all 8 connections of this client .* were in use for 0.66"):
+            await work.submit()
+        patient = asyncio.create_task(work.submit())
+        await asyncio.sleep(0)
+    assert await (await patient).state() is State.QUEUED
+    await asyncio.gather(*(work.submit() for _ in range(20)))
 
 
 async def test_the_same_key_is_the_same_task(app: Fleet, connection: AsyncConnection) -> None:
