@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def await_end(database: "Database", task_id: UUID, timeout: timedelta | None, output: str, *, created: bool) -> None:
     """Wait until the task is terminal and print its result. Raises Refused where it did not succeed, or not in time."""
     goes_on = f"task {task_id} goes on: `fleet task show {task_id}`"
-    say(f"task {task_id} is submitted")
+    say(f"waiting for task {task_id}")
     refusal: Refused | None = None
     try:
         ended = asyncio.run(_end(database, task_id, timeout))

@@ -11,7 +11,7 @@ from pydantic_core import core_schema
 
 from fleet import __version__
 from fleet.http.order import Order, Orders
-from fleet.http.problem import MEDIA_TYPE, ProblemDocument
+from fleet.http.problem import MEDIA_TYPE, ProblemDocument, title
 from fleet.http.routes import Route
 
 Json = dict[str, Any]
@@ -68,7 +68,7 @@ def _operation(route: Route, schemas: "_Schemas", *, guarded: bool) -> Json:
 
 def _responses(route: Route, schemas: "_Schemas", *, guarded: bool) -> Json:
     answer: Json = {
-        "description": HTTPStatus(route.status).phrase,
+        "description": title(route.status),
         "content": {"application/json": {"schema": schemas.of(route, "answer")}},
     }
     if route.status == HTTPStatus.ACCEPTED:
@@ -81,7 +81,7 @@ def _responses(route: Route, schemas: "_Schemas", *, guarded: bool) -> Json:
         *((401,) if guarded else ()),
     }
     content = {MEDIA_TYPE: {"schema": schemas.problem}}
-    refused = {str(each): {"description": HTTPStatus(each).phrase, "content": content} for each in sorted(statuses)}
+    refused = {str(each): {"description": title(each), "content": content} for each in sorted(statuses)}
     return {str(route.status): answer} | refused
 
 

@@ -48,6 +48,11 @@ class Order(BaseModel):
         default=None, description="False: never run this one twice by itself."
     )
 
+    @field_validator("queue")
+    @classmethod
+    def _queue(cls, value: str | None) -> str | None:
+        return None if value is None else _printable(value)
+
     def options(self, key: str | None) -> Options:
         options = Options(
             queue=self.queue,
@@ -71,12 +76,10 @@ class ForeignOrder(Order):
     name: str
     args: dict[str, Any] = Field(default_factory=dict)
 
-    @field_validator("name", "queue")
+    @field_validator("name")
     @classmethod
-    def _printable(cls, value: str | None) -> str | None:
-        if value is not None and not is_name(value):
-            raise ValueError(f"1 to {NAME_MAX} printable characters")
-        return value
+    def _name(cls, value: str) -> str:
+        return _printable(value)
 
 
 class Orders:
@@ -89,9 +92,14 @@ class Orders:
             kinds[_OTHER] = _other(list(kinds))
         if not kinds:
             raise ConfigurationError("the app has no task to submit: declare one with @app.task, or allow unknown ones")
-        self.kinds = tuple(kinds.values())
         self.tagged = len(kinds) > 1
         self.adapter: TypeAdapter[Order] = TypeAdapter(_either(kinds, allow_unknown=allow_unknown))
+
+
+def _printable(name: str) -> str:
+    if not is_name(name):
+        raise ValueError(f"Input should have 1 to {NAME_MAX} printable characters")
+    return name
 
 
 def _kind(handler: Handler, queues: list[str] | None) -> type[Order]:

@@ -76,7 +76,7 @@ class Problem(Exception):
         self.status = status
         self.headers = dict(headers or {})
         self.document = ProblemDocument(
-            title=HTTPStatus(status).phrase,
+            title=title(status),
             status=status,
             code=code,
             detail=detail,
@@ -86,6 +86,11 @@ class Problem(Exception):
 
     def body(self) -> bytes:
         return self.document.model_dump_json(exclude_none=True).encode()
+
+
+def title(status: int) -> str:
+    """Return a status in words: those of RFC 9110, which an older Python does not know yet."""
+    return {413: "Content Too Large", 422: "Unprocessable Content"}.get(status) or HTTPStatus(status).phrase
 
 
 def problem_of(error: BaseException) -> Problem | None:  # noqa: C901, PLR0911 - one case an error

@@ -115,7 +115,7 @@ async def test_a_wait_that_is_over_leaves_the_task_alone(
 async def test_an_interrupted_wait_says_that_the_task_goes_on(fleet: Command, connection: AsyncConnection) -> None:
     with start(*SUBMIT, "--wait") as process:
         assert process.stderr is not None
-        read_until(process.stderr.fileno(), b"is submitted")
+        read_until(process.stderr.fileno(), b"waiting for task")
         await support.eventually(
             lambda: support.execute(
                 connection,
