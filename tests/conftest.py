@@ -1,6 +1,7 @@
 """A real PostgreSQL for every test: the embedded one, or whatever FLEET_TEST_DATABASE_URL names."""
 
 import os
+import signal
 from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from uuid import uuid4
@@ -14,6 +15,11 @@ from fleet.embedded import temporary
 from fleet.postgres import migrate
 from fleet.postgres.database import AsyncConnection, Database
 from tests.support import url_of
+
+# A shell that runs the tests in its background, or under nohup, lets them ignore these; and what they start would, too.
+for _number in (signal.SIGINT, signal.SIGHUP):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, signal.default_int_handler if _number is signal.SIGINT else signal.SIG_DFL)
 
 SETTINGS = Settings(ttl=timedelta(seconds=2), slots=8)
 
