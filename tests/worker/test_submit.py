@@ -169,7 +169,7 @@ async def test_who_finds_every_connection_in_use_waits_for_one_and_not_for_ever(
     async with AsyncExitStack() as lent:
         for _ in range(8):
             await lent.enter_async_context(app.client.connection())
-        with pytest.raises(DatabaseUnreachable, match="all 8 connections of this client .* were in use for 0.66"):
+        with pytest.raises(DatabaseUnreachable, match=r"all 8 connections of this client .* were in use for 0\.66"):
             await work.submit()
         patient = asyncio.create_task(work.submit())
         await asyncio.sleep(0)
