@@ -85,7 +85,7 @@ class Problem(Exception):
         )
 
     def body(self) -> bytes:
-        return self.document.model_dump_json(exclude_none=True).encode()
+        return self.document.model_dump_json(exclude_none=True, indent=2).encode() + b"\n"
 
 
 def title(status: int) -> str:

@@ -122,7 +122,7 @@ class _Answering:
             self._guard.admit(request.headers, open_to_all=route.open_to_all)
             view = await route.endpoint(self._api, **await self._parts(route, request))
             headers = _ALWAYS | view.headers(request.scope.get("root_path", ""))
-            body = view.model_dump_json(exclude_unset=True)
+            body = view.model_dump_json(exclude_unset=True, indent=2) + "\n"  # people read it, too
             response = Response(body, route.status, headers, "application/json")
         except Exception as error:  # noqa: BLE001 - whatever an endpoint meets, the client gets an answer
             response = self._problem(route, error)
