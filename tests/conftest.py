@@ -4,17 +4,15 @@ import os
 import signal
 from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
-from uuid import uuid4
+from urllib.parse import urlsplit
 
-import psycopg
 import pytest
-from psycopg import sql
 
 from fleet.config import Settings
 from fleet.embedded import temporary
 from fleet.postgres import migrate
 from fleet.postgres.database import AsyncConnection, Database
-from tests.support import url_of
+from tests.support import new_database
 
 # A shell that runs the tests in its background, or under nohup, lets them ignore these; and what they start would, too.
 for _number in (signal.SIGINT, signal.SIGHUP):
@@ -42,27 +40,17 @@ def server_url() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def template(server_url: str) -> Iterator[str]:
-    """A migrated database that others are cloned from."""
-    name = f"fleet_template_{uuid4().hex[:12]}"
-    with psycopg.connect(server_url, autocommit=True) as connection:
-        connection.execute(
-            sql.SQL("CREATE DATABASE {} TEMPLATE template0 ENCODING 'UTF8'").format(sql.Identifier(name))
-        )
-        migrate.upgrade(Database(url_of(server_url, name), SETTINGS))
-        yield name
-        connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+    """The name of a migrated database that others are cloned from."""
+    with new_database(server_url, "template0", "ENCODING 'UTF8'") as url:
+        migrate.upgrade(Database(url, SETTINGS))
+        yield urlsplit(url).path.removeprefix("/")
 
 
 @pytest.fixture
 def database_url(server_url: str, template: str) -> Iterator[str]:
     """The URL of a database of this test alone, with the schema and nothing else."""
-    name = f"fleet_test_{uuid4().hex[:12]}"
-    with psycopg.connect(server_url, autocommit=True) as connection:
-        connection.execute(
-            sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(template))
-        )
-        yield url_of(server_url, name)
-        connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+    with new_database(server_url, template) as url:
+        yield url
 
 
 @pytest.fixture

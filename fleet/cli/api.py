@@ -9,7 +9,7 @@ import click
 
 from fleet.cli.application import load_app
 from fleet.cli.failures import ExitCode, Refused
-from fleet.cli.options import database_option
+from fleet.cli.options import database_option, log_options
 from fleet.cli.session import open_app
 from fleet.config import secret
 from fleet.errors import ConfigurationError
@@ -29,10 +29,7 @@ def api() -> None:
 @click.option("--fd", type=click.IntRange(3), hidden=True, help="A socket that listens already, in place of both.")
 @click.option("--allow-host", "hosts", multiple=True, metavar="NAME", help="Answer to this Host, too; * is any.")
 @click.option("--allow-unknown", is_flag=True, help="Take tasks and queues that this app does not have.")
-@click.option("--log", type=click.Choice(["console", "json"]), help="Default: console, or what the app has set up.")
-@click.option(
-    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
-)
+@log_options
 @database_option
 def run(
     *,

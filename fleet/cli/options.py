@@ -68,3 +68,17 @@ def limit_option(command: Command) -> Command:
     return click.option(
         "--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="At most so many."
     )(command)
+
+
+def log_options(command: Command) -> Command:
+    """Let the form and the level of log lines be chosen."""
+    for option in (
+        click.option(
+            "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
+        ),
+        click.option(
+            "--log", type=click.Choice(["console", "json"]), help="Default: console, or what the app has set up."
+        ),
+    ):
+        command = option(command)
+    return command

@@ -11,7 +11,7 @@ import click
 
 from fleet.cli.application import VARIABLE, load_app
 from fleet.cli.failures import ExitCode, Refused
-from fleet.cli.options import database_option, duration, limit_option, output_option, queue_name
+from fleet.cli.options import database_option, duration, limit_option, log_options, output_option, queue_name
 from fleet.cli.output import Columns, Row, print_json, print_rows, say
 from fleet.cli.session import act, ask, open_app, open_database
 from fleet.errors import NotFound
@@ -58,10 +58,7 @@ def worker() -> None:
 @click.option("--ttl", type=duration, help="How long a lease lasts that is not renewed, such as 30s.")
 @click.option("--drain-timeout", type=duration, help="How long a drain waits for running handlers.")
 @click.option("--name", help="What the worker is called; default: worker-PID.")
-@click.option("--log", type=click.Choice(["console", "json"]), help="Default: console, or what the app has set up.")
-@click.option(
-    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
-)
+@log_options
 @database_option
 def run(
     *,

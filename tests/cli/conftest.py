@@ -4,7 +4,6 @@ import json
 import os
 import sys
 from collections.abc import Awaitable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -22,7 +21,7 @@ from fleet.embedded import temporary
 from fleet.postgres import migrate
 from fleet.postgres.database import Database
 from fleet.postgres.tables import metadata
-from tests.support import url_of
+from tests.support import new_database, url_of
 
 ROOT = Path(__file__).resolve().parents[2]
 SHOP = """
@@ -71,18 +70,6 @@ def run_sql(url: str, *statements: str) -> None:
     with psycopg.connect(url, autocommit=True) as connection:
         for statement in statements:
             connection.execute(statement.encode())
-
-
-@contextmanager
-def new_database(server_url: str, template: str) -> Iterator[str]:
-    """Lend the URL of a copy of `template`."""
-    name = f"fleet_cli_{uuid4().hex[:12]}"
-    with psycopg.connect(server_url, autocommit=True) as connection:
-        connection.execute(
-            sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(template))
-        )
-        yield url_of(server_url, name)
-        connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
-from uuid import uuid4
 
 import httpx
 import psycopg
@@ -17,7 +16,7 @@ from fleet.http.server import asgi
 from fleet.postgres.tables import metadata
 from tests.http.running import Running
 from tests.http.shop import shop
-from tests.support import PATIENCE_SECONDS, url_of
+from tests.support import PATIENCE_SECONDS, new_database
 
 
 @pytest.fixture
@@ -29,13 +28,8 @@ def settings() -> Settings:
 
 @pytest.fixture(scope="session")
 def one_url(server_url: str, template: str) -> Iterator[str]:
-    name = f"fleet_http_{uuid4().hex[:12]}"
-    with psycopg.connect(server_url, autocommit=True) as connection:
-        connection.execute(
-            sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(template))
-        )
-        yield url_of(server_url, name)
-        connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+    with new_database(server_url, template) as url:
+        yield url
 
 
 @pytest.fixture

@@ -7,14 +7,12 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import psycopg
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from psycopg import sql
 from sqlalchemy import Connection as AlchemyConnection
 from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
@@ -24,7 +22,7 @@ from fleet.errors import SchemaMismatch
 from fleet.postgres import migrate
 from fleet.postgres.database import Database
 from fleet.postgres.tables import metadata
-from tests.support import eventually_sync, url_of
+from tests.support import eventually_sync, new_database
 
 ROOT = Path(__file__).parents[2]
 VERSION_TABLE = "fleet.fleet_alembic_version"
@@ -33,11 +31,8 @@ VERSION_TABLE = "fleet.fleet_alembic_version"
 @pytest.fixture
 def empty(server_url: str) -> Iterator[Database]:
     """A database with nothing in it."""
-    name = f"fleet_empty_{uuid4().hex[:12]}"
-    with psycopg.connect(server_url, autocommit=True) as server:
-        server.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-        yield Database(url_of(server_url, name), Settings())
-        server.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+    with new_database(server_url, "template1") as url:
+        yield Database(url, Settings())
 
 
 def connect(database: Database) -> "psycopg.Connection[tuple[Any, ...]]":

@@ -14,7 +14,7 @@ from fleet.postgres.database import AsyncConnection, Database
 from fleet.postgres.tables import metadata
 from tests.postgres.stage import Stage
 from tests.postgres.steps import MINUTE
-from tests.support import new_lease, url_of
+from tests.support import new_database, new_lease
 
 
 @pytest.fixture
@@ -25,14 +25,11 @@ def settings() -> Settings:
 @pytest.fixture(scope="session")
 def one_url(server_url: str, template: str) -> Iterator[str]:
     """One database for all: dropping one forces a checkpoint, emptying it does not."""
-    name = f"fleet_postgres_{uuid4().hex[:12]}"
-    with psycopg.connect(server_url, autocommit=True) as connection:
-        connection.execute(
-            sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(template))
-        )
-        connection.execute(sql.SQL("ALTER DATABASE {} SET synchronous_commit = off").format(sql.Identifier(name)))
-        yield url_of(server_url, name)
-        connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+    with new_database(server_url, template) as url:
+        with psycopg.connect(url, autocommit=True) as connection:
+            name = sql.Identifier(connection.info.dbname)
+            connection.execute(sql.SQL("ALTER DATABASE {} SET synchronous_commit = off").format(name))
+        yield url
 
 
 @pytest.fixture

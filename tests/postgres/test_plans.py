@@ -3,18 +3,17 @@
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import psycopg
 import pytest
-from psycopg import sql
 
 from fleet.config import Settings
 from fleet.lease import Lease
 from fleet.postgres import cancel, claim, expire, prune, reap, settle
 from fleet.postgres.database import AsyncConnection, Database, Statement, run
 from tests.postgres.steps import MINUTE, scalar
-from tests.support import url_of
+from tests.support import new_database
 
 LEASE, DEAD = UUID(int=1), UUID(int=2)  # a good lease that holds 2,000 tasks, and a reaped one that holds 600
 QUEUES = ("default", "other", "empty")
@@ -120,10 +119,7 @@ def _nodes(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def large_url(server_url: str, template: str) -> Iterator[str]:
     """A database with 10⁶ terminal and 3 · 10⁵ delayed tasks, analysed when it held a thousand."""
-    name = f"fleet_plans_{uuid4().hex[:12]}"
-    url = url_of(server_url, name)
-    with psycopg.connect(server_url, autocommit=True) as server:
-        server.execute(sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(template)))
+    with new_database(server_url, template) as url:
         with psycopg.connect(url) as connection:
             connection.execute("SET synchronous_commit = off")
             connection.execute("ALTER TABLE fleet.task SET (autovacuum_enabled = false)")
@@ -135,7 +131,6 @@ def large_url(server_url: str, template: str) -> Iterator[str]:
             connection.execute(ENDED.encode(), {"first": 1001, "last": 1_000_000})
             connection.execute(MORE_ROWS.encode())
         yield url
-        server.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
 
 
 @pytest.fixture(scope="module", params=["stale", "none", "fresh"])

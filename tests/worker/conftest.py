@@ -1,31 +1,23 @@
 """An app on an empty database, and a record of what its worker tells."""
 
 from collections.abc import AsyncIterator, Iterator
-from uuid import uuid4
 
 import psycopg
 import pytest
-from psycopg import sql
 
 from fleet import Fleet, Settings
 from fleet.events import Events
 from fleet.postgres.database import AsyncConnection, Connection, Database
 from fleet.postgres.tables import metadata
-from tests.support import url_of
+from tests.support import new_database
 from tests.worker.steps import Recorder
 
 
 @pytest.fixture(scope="session")
 def shared_database(server_url: str, template: str) -> Iterator[tuple[str, Connection]]:
     """One database for all tests of this folder: making and dropping one takes longer than most of them."""
-    name = f"fleet_worker_{uuid4().hex[:12]}"
-    with psycopg.connect(server_url, autocommit=True) as connection:
-        connection.execute(
-            sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(template))
-        )
-        with psycopg.connect(url_of(server_url, name), autocommit=True) as cleaner:
-            yield url_of(server_url, name), cleaner
-        connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+    with new_database(server_url, template) as url, psycopg.connect(url, autocommit=True) as cleaner:
+        yield url, cleaner
 
 
 @pytest.fixture
