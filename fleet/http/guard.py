@@ -66,9 +66,11 @@ def guard_for(address: str, token: str | None, hosts: Collection[str]) -> Guard:
 def is_loopback(address: str) -> bool:
     """Tell whether only this machine can reach the address."""
     try:
-        return ipaddress.ip_address(address).is_loopback
+        found = ipaddress.ip_address(address)
     except ValueError:
         return False
+    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
+    return (mapped or found).is_loopback
 
 
 def _site(origin: str) -> str | None:

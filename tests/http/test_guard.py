@@ -121,7 +121,7 @@ def test_a_token_that_cannot_keep_anybody_out_is_refused(app: Fleet, token: str)
     assert not token or token not in str(refused.value)
 
 
-@pytest.mark.parametrize("address", [EVERYWHERE, "::", "192.0.2.1", "::ffff:127.0.0.1", "/run/fleet.sock"])
+@pytest.mark.parametrize("address", [EVERYWHERE, "::", "192.0.2.1", "::ffff:192.0.2.1", "/run/fleet.sock"])
 def test_an_address_that_others_can_reach_needs_a_token(address: str) -> None:
     assert not is_loopback(address)
     with pytest.raises(ConfigurationError, match="FLEET_API_TOKEN"):
@@ -129,7 +129,7 @@ def test_an_address_that_others_can_reach_needs_a_token(address: str) -> None:
     guard_for(address, TOKEN, []).admit({"host": "any"}, open_to_all=True)
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1", "127.8.9.1", "::1"])
+@pytest.mark.parametrize("address", ["127.0.0.1", "127.8.9.1", "::1", "::ffff:127.0.0.1"])
 def test_a_loopback_address_needs_none_and_is_answered_to(address: str) -> None:
     host = f"[{address}]:80" if ":" in address else f"{address}:80"
     guard_for(address, None, []).admit({"host": host}, open_to_all=False)

@@ -328,7 +328,7 @@ def test_garbage_on_the_wire_is_refused_and_harms_nobody(server: Running, garbag
 def one(wire: socket.socket) -> bytes:
     """Read one answer with a JSON body."""
     answer = b""
-    while b"\r\n\r\n" not in answer or not answer.endswith(b"}"):
+    while b"\r\n\r\n" not in answer or not answer.endswith(b"}\n"):
         more = wire.recv(65536)
         assert more, answer
         answer += more
