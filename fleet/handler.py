@@ -106,13 +106,10 @@ class Handler:
         try:
             if self._loose:
                 check(values, to_jsonable_python)
-            text = encode(self._adapter.dump_python(dict(values), mode="json", by_alias=True))
+            plain = self._adapter.dump_python(dict(values), mode="json", by_alias=True)
         except (Unrepresentable, PydanticSerializationError) as error:
             raise InvalidArguments(f"{self.name}: {error}") from None
-        size = byte_length(text)
-        if size > limit_bytes:
-            raise PayloadTooLarge(f"the arguments of {self.name}", size, limit_bytes)
-        return text
+        return encode_arguments(self.name, plain, limit_bytes)
 
     def decode(self, text: str) -> dict[str, Any]:
         """Return the arguments as the function takes them. Raises InvalidArguments where they fit no longer."""
@@ -142,6 +139,18 @@ class Handler:
 def is_name(text: str) -> bool:
     """Tell whether a task or a queue may be called so."""
     return 0 < len(text) <= NAME_MAX and text.isprintable()
+
+
+def encode_arguments(name: str, arguments: Mapping[str, Any], limit_bytes: int) -> str:
+    """Return a task's arguments, plain already, as JSON text. Raises InvalidArguments and PayloadTooLarge."""
+    try:
+        text = encode(arguments)
+    except Unrepresentable as error:
+        raise InvalidArguments(f"{name}: {error}") from None
+    size = byte_length(text)
+    if size > limit_bytes:
+        raise PayloadTooLarge(f"the arguments of {name}", size, limit_bytes)
+    return text
 
 
 def encode_result(result: Any, limit_bytes: int) -> str:

@@ -27,6 +27,7 @@ class Guard:
     hosts: frozenset[str] = frozenset({ANY})
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "hosts", frozenset(map(str.lower, self.hosts)))
         if self.token is not None and not _TOKEN.fullmatch(self.token):
             raise ConfigurationError(
                 f"the API's token has {len(self.token)} characters; use {TOKEN_MIN} or more, all visible ASCII, such as "
@@ -58,9 +59,9 @@ def guard_for(address: str, token: str | None, hosts: Collection[str]) -> Guard:
                 f"{address} can be reached from other machines, and no token was given: set FLEET_API_TOKEN, or "
                 "FLEET_API_TOKEN_FILE to a file that holds it, or listen on 127.0.0.1"
             )
-        return Guard(token, frozenset(map(str.lower, hosts)) or frozenset({ANY}))
+        return Guard(token, frozenset(hosts or {ANY}))
     ours = f"[{address}]" if ":" in address else address
-    return Guard(token, LOOPBACK_NAMES | {ours, *map(str.lower, hosts)})
+    return Guard(token, LOOPBACK_NAMES | {ours, *hosts})
 
 
 def is_loopback(address: str) -> bool:

@@ -17,10 +17,9 @@ from pydantic import (
 )
 
 from fleet.app import Fleet, Options, Task
-from fleet.errors import ConfigurationError, InvalidArguments, PayloadTooLarge
-from fleet.handler import NAME_MAX, Handler, is_name
+from fleet.errors import ConfigurationError
+from fleet.handler import NAME_MAX, Handler, encode_arguments, is_name
 from fleet.http.view import only
-from fleet.payload import Unrepresentable, byte_length, encode
 from fleet.postgres.submit import Submission
 
 SCOPE = "http"  # keys from here never meet those that Python code chooses
@@ -141,12 +140,7 @@ def submission(app: Fleet, order: Order, key: str | None) -> Submission:
     handler = app.handlers.get(order.name)
     if handler is not None:
         return Task(app, handler, order.options(key)).submission_of(handler.dump(order.args, limit), SCOPE)
-    try:
-        text = encode(order.args)
-    except Unrepresentable as error:
-        raise InvalidArguments(f"{order.name}: {error}") from None
-    if byte_length(text) > limit:
-        raise PayloadTooLarge(f"the arguments of {order.name}", byte_length(text), limit)
+    text = encode_arguments(order.name, order.args, limit)
     foreign = Handler(
         function=_elsewhere, name=order.name, queue=order.queue or "default", idempotent=False, max_attempts=1
     )

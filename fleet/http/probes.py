@@ -1,4 +1,4 @@
-"""Probes, and the list of everything that can be asked here."""
+"""`/livez` and `/readyz`: what a load balancer or an orchestrator asks."""
 
 from typing import Literal
 

@@ -52,9 +52,7 @@ def asgi(
     must decide who may ask. `hosts` are the names that a request may call the server by, without port; default: any.
     `allow_unknown` takes tasks and queues that this app does not have, for other apps' workers.
     """
-    return _asgi(
-        app, Guard(token, frozenset(map(str.lower, hosts))), allow_unknown=allow_unknown, events=events or Events()
-    )
+    return _asgi(app, Guard(token, frozenset(hosts)), allow_unknown=allow_unknown, events=events or Events())
 
 
 def serve(app: Fleet, guard: Guard, listening: socket.socket, events: Events, *, allow_unknown: bool) -> None:

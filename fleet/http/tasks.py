@@ -133,12 +133,11 @@ async def show(api: Api, path: TaskPath) -> TaskDetail:
         raise NotFound(f"there is no task {path.id}; it was never committed, or it was pruned")
     row = found[0]
     attempts = [Attempt.of(each) for each in await api.ask(inspect.history(path.id))] if row["attempt"] else []
-    fields = {name: value for name, value in row.items() if name in TaskDetail.model_fields and value is not None}
-    if row["timeout"] is not None:
-        fields["timeout_seconds"] = row["timeout"].total_seconds()
-    if row["state"] == State.SUCCEEDED:
-        fields["result"] = row["result"]
-    return TaskDetail(**fields, attempts=attempts)
+    timeout_seconds = None if row["timeout"] is None else row["timeout"].total_seconds()
+    detail = TaskDetail.of(row | {"timeout_seconds": timeout_seconds, "attempts": attempts})
+    if detail.state is State.SUCCEEDED:
+        detail.result = row["result"]  # also where it is null: that is what the handler returned
+    return detail
 
 
 async def list_(api: Api, query: TaskFilter) -> Page[TaskSummary]:
