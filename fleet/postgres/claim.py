@@ -16,6 +16,7 @@ ARGS_INLINE_BYTES = 8192
 # The first row stands for the lease (no row: it is over, or it has expired) and carries the queues' generations.
 # Lanes are visited in their order; every CTE is MATERIALIZED, so that the LIMIT holds under every plan.
 # The due test is statement_timestamp(): the volatile clock_timestamp() could not bound the index scan.
+# Arguments are measured twice: as stored, without unpacking large ones, and as text, since they may be stored compressed.
 # The lease's expiry is tested twice: the second time after a wait for its row.
 CLAIM = Statement("""
 WITH holder AS MATERIALIZED (
@@ -55,14 +56,15 @@ WITH holder AS MATERIALIZED (
   WHERE task.id = ready.id
   RETURNING task.id, task.name, task.queue, task.priority, task.run_at, task.attempt, task.repeatable,
     task.failures, task.losses, task.timeout,
-    CASE WHEN octet_length(task.args::text) <= :inline_bytes::int THEN task.args::text END AS args
+    CASE WHEN pg_column_size(task.args) <= :inline_bytes::int THEN task.args::text END AS args
 )
 SELECT NULL::uuid AS id, NULL AS name, NULL AS queue, NULL::smallint AS priority, good.seen AS run_at, NULL::int AS attempt,
   NULL::bool AS repeatable, NULL::int AS failures, NULL::int AS losses, NULL::interval AS timeout,
   (SELECT jsonb_object_agg(queue.name, queue.generation) FROM fleet.queue WHERE queue.name = ANY (:queues::text[]))::text
 FROM good
 UNION ALL
-SELECT id, name, queue, priority, run_at, attempt, repeatable, failures, losses, timeout, args
+SELECT id, name, queue, priority, run_at, attempt, repeatable, failures, losses, timeout,
+  CASE WHEN octet_length(args) <= :inline_bytes::int THEN args END
 FROM claimed
 """)
 

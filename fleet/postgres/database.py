@@ -21,6 +21,16 @@ Row = tuple[Any, ...]
 
 # connection exceptions, refused log-ins, no such database, too many connections, shutting down or starting up
 _NO_CONNECTION = ("08", "28", "3D", "53300", "57P")
+# The roles that run the few hot statements, and what keeps their plans: made once, and only from indexes, so that no
+# statistics, neither wrong nor old ones, can make one that a grown table turns into a disaster.
+_HOT = ("claim", "settle")
+_PLANNED_ONCE = {
+    "plan_cache_mode": "force_generic_plan",
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+}
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)\b")
 
 
@@ -106,6 +116,8 @@ class Database:
         """Return libpq's connection string. `asking`: the session is as `session` says, else as everybody's."""
         settings = self.settings
         session = self.session(bounded=bounded) if asking else {}
+        if asking and role in _HOT:
+            session |= _PLANNED_ONCE
         options = " ".join(f"-c {name}={value}" for name, value in session.items()).replace("read c", "read\\ c")
         ours: dict[str, str | int | None] = {
             "application_name": f"fleet {role}",

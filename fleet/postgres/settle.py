@@ -7,36 +7,38 @@ from fleet.lease import Lease
 from fleet.postgres.database import AsyncConnection, Row, Statement, array, run, text_array
 from fleet.task import Cancelled, Errored, Outcome, Released, Settlement, State, Succeeded, Verdict
 
-# "held" has no condition but the primary key, so no statistics can lure the planner to the running index; it locks in the
-# order of ids, so no two batches deadlock; the fence is then tested on the locked, newest version. SKIP LOCKED: one row in
-# somebody's open transaction must not hold up the others. Only what was not settled is answered.
+# "held" finds each row by its primary key alone, in the order of ids, so no two batches deadlock; the fence is then tested
+# on the locked, newest version, which nobody else can change any more. SKIP LOCKED: one row in somebody's open transaction
+# must not hold up the others. Only what was not settled is answered. There is no join but by an index, so that one plan
+# is good for every size of batch and table.
 SUCCEED = Statement("""
 WITH input AS MATERIALIZED (
   SELECT given.id, given.attempt, given.result
   FROM unnest(:ids::uuid[], :attempts::int[], :results::jsonb[]) AS given (id, attempt, result)
+  ORDER BY given.id
 ), held AS MATERIALIZED (
-  SELECT task.id, task.attempt, task.lease_id, task.state
-  FROM fleet.task
-  WHERE task.id = ANY (:ids::uuid[])
-  ORDER BY task.id
-  FOR NO KEY UPDATE SKIP LOCKED
+  SELECT input.id, input.attempt, input.result, found.state, found.attempt AS attempt_now,
+    coalesce(found.state = 'RUNNING' AND found.attempt = input.attempt AND found.lease_id = :lease::uuid, false) AS ours
+  FROM input
+  LEFT JOIN LATERAL (
+    SELECT task.state, task.attempt, task.lease_id
+    FROM fleet.task
+    WHERE task.id = input.id
+    FOR NO KEY UPDATE SKIP LOCKED
+  ) AS found ON true
 ), settled AS (
   UPDATE fleet.task
-  SET state = 'SUCCEEDED', lease_id = NULL, finished_at = clock_timestamp(), result = input.result
+  SET state = 'SUCCEEDED', lease_id = NULL, finished_at = clock_timestamp(), result = held.result
   FROM held
-  JOIN input ON input.id = held.id AND input.attempt = held.attempt
-  WHERE task.id = held.id AND held.state = 'RUNNING' AND held.lease_id = :lease::uuid
-  RETURNING task.id, task.attempt
+  WHERE task.id = held.id AND held.ours
 )
-SELECT input.id, input.attempt,
-  CASE WHEN held.state = 'SUCCEEDED' AND held.attempt = input.attempt THEN 'already'
-       WHEN held.id IS NULL AND EXISTS (SELECT FROM fleet.task WHERE task.id = input.id) THEN 'busy'
+SELECT held.id, held.attempt,
+  CASE WHEN held.state = 'SUCCEEDED' AND held.attempt_now = held.attempt THEN 'already'
+       WHEN held.state IS NULL AND EXISTS (SELECT FROM fleet.task WHERE task.id = held.id) THEN 'busy'
        ELSE 'fenced' END AS verdict,
   'SUCCEEDED' AS state
-FROM input
-LEFT JOIN held ON held.id = input.id
-LEFT JOIN settled ON settled.id = input.id AND settled.attempt = input.attempt
-WHERE settled.id IS NULL
+FROM held
+WHERE NOT held.ours
 """)
 
 # The history row is written by the same statement: after a lost answer it alone can tell whether this lease ended the
@@ -46,23 +48,27 @@ WITH input AS MATERIALIZED (
   SELECT given.id, given.attempt, given.outcome, given.delay, given.code, given.reason
   FROM unnest(:ids::uuid[], :attempts::int[], :outcomes::text[], :delays::interval[], :codes::text[], :reasons::text[])
     AS given (id, attempt, outcome, delay, code, reason)
+  ORDER BY given.id
 ), held AS MATERIALIZED (
-  SELECT task.id, task.attempt, task.lease_id, task.state, task.queue, task.cancel_requested, task.failures, task.losses,
-    task.max_attempts
-  FROM fleet.task
-  WHERE task.id = ANY (:ids::uuid[])
-  ORDER BY task.id
-  FOR NO KEY UPDATE SKIP LOCKED
-), judged AS MATERIALIZED (
-  SELECT held.id, held.queue, input.attempt, input.outcome, input.delay, input.code, input.reason,
+  SELECT input.*, found.state AS state_before, found.queue,
+    coalesce(found.state = 'RUNNING' AND found.attempt = input.attempt AND found.lease_id = :lease::uuid, false) AS ours,
     CASE WHEN input.outcome = 'cancelled' THEN 'CANCELLED'
          WHEN input.outcome = 'error'
-              AND (input.delay IS NULL OR held.failures + held.losses + 1 >= held.max_attempts) THEN 'FAILED'
-         WHEN held.cancel_requested THEN 'CANCELLED'
+              AND (input.delay IS NULL OR found.failures + found.losses + 1 >= found.max_attempts) THEN 'FAILED'
+         WHEN found.cancel_requested THEN 'CANCELLED'
          ELSE 'QUEUED' END AS state
+  FROM input
+  LEFT JOIN LATERAL (
+    SELECT task.state, task.attempt, task.lease_id, task.queue, task.cancel_requested, task.failures, task.losses,
+      task.max_attempts
+    FROM fleet.task
+    WHERE task.id = input.id
+    FOR NO KEY UPDATE SKIP LOCKED
+  ) AS found ON true
+), judged AS MATERIALIZED (
+  SELECT id, queue, attempt, outcome, delay, code, reason, state
   FROM held
-  JOIN input ON input.id = held.id AND input.attempt = held.attempt
-  WHERE held.state = 'RUNNING' AND held.lease_id = :lease::uuid
+  WHERE ours
 ), settled AS (
   UPDATE fleet.task
   SET state = judged.state, lease_id = NULL,
@@ -74,7 +80,6 @@ WITH input AS MATERIALIZED (
       failure_reason = CASE WHEN judged.state = 'FAILED' THEN judged.reason END
   FROM judged
   WHERE task.id = judged.id
-  RETURNING task.id, task.attempt, task.state
 ), history AS (
   INSERT INTO fleet.attempt (task_id, attempt, lease_id, outcome, detail)
   SELECT judged.id, judged.attempt, :lease::uuid, judged.outcome, judged.reason
@@ -101,17 +106,15 @@ WITH input AS MATERIALIZED (
   ORDER BY queue, code
   ON CONFLICT (writer, name, queue, reason) DO UPDATE SET value = total.value + EXCLUDED.value
 )
-SELECT input.id, input.attempt,
-  CASE WHEN settled.id IS NOT NULL THEN 'settled'
+SELECT held.id, held.attempt,
+  CASE WHEN held.ours THEN 'settled'
        WHEN EXISTS (SELECT FROM fleet.attempt
-                    WHERE attempt.task_id = input.id AND attempt.attempt = input.attempt AND NOT attempt.late
-                      AND attempt.lease_id = :lease::uuid AND attempt.outcome = input.outcome) THEN 'already'
-       WHEN held.id IS NULL AND EXISTS (SELECT FROM fleet.task WHERE task.id = input.id) THEN 'busy'
+                    WHERE attempt.task_id = held.id AND attempt.attempt = held.attempt AND NOT attempt.late
+                      AND attempt.lease_id = :lease::uuid AND attempt.outcome = held.outcome) THEN 'already'
+       WHEN held.state_before IS NULL AND EXISTS (SELECT FROM fleet.task WHERE task.id = held.id) THEN 'busy'
        ELSE 'fenced' END AS verdict,
-  coalesce(settled.state, held.state) AS state
-FROM input
-LEFT JOIN held ON held.id = input.id
-LEFT JOIN settled ON settled.id = input.id AND settled.attempt = input.attempt
+  CASE WHEN held.ours THEN held.state ELSE held.state_before END AS state
+FROM held
 """)
 
 RECORD_LATE = Statement("""

@@ -50,7 +50,7 @@ def test_sessions_are_read_committed_planned_afresh_and_bounded(scheme: str) -> 
     assert (values["host"], values["dbname"], values["application_name"]) == ("host", "db", "fleet claim")
     assert values["target_session_attrs"] == "read-write"
     for option in (
-        "geqo=off", "default_transaction_isolation=read\\ committed", "plan_cache_mode=force_custom_plan", "timezone=UTC",
+        "geqo=off", "default_transaction_isolation=read\\ committed", "plan_cache_mode=force_generic_plan", "enable_seqscan=off", "timezone=UTC",
         "statement_timeout=10000", "lock_timeout=2000", "idle_in_transaction_session_timeout=15000",
     ):  # fmt: skip
         assert f"-c {option}" in options
