@@ -4,7 +4,13 @@ from uuid import UUID
 
 from fleet.postgres.database import AsyncConnection, Statement, run
 
-SET_IDLE = Statement("UPDATE fleet.lease SET idle = :idle::bool WHERE id = :lease::uuid AND idle <> :idle::bool")
+# A server that crashes may forget this: nobody waits until it is on disk.
+SET_IDLE = Statement("""
+UPDATE fleet.lease
+SET idle = :idle::bool
+WHERE id = :lease::uuid AND idle <> :idle::bool
+RETURNING set_config('synchronous_commit', 'off', true)
+""")
 
 SNAPSHOT_END = Statement("SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint")
 

@@ -19,8 +19,8 @@ from fleet.worker.loop import back_off, jittered, pause, reconnecting, trouble
 from fleet.worker.settler import Settler
 from fleet.worker.slots import Slots
 
-FIRST_SECONDS = 0.005  # the first sleep of an idle worker; each next one is twice as long
-AWAKE_SECONDS = 0.05  # so long without work before this worker says that it sleeps
+FIRST_SECONDS = 0.005  # the first sleep of a worker without work; each next one is twice as long
+AWAKE_SECONDS = 0.05  # so long without work, and it says that it sleeps; so long without a sleep, and it takes that back
 UNSETTLED_MAX = 4  # times the slots: no more claims while so much waits to be settled
 
 
@@ -55,6 +55,9 @@ class Claimer:
         self._due_at: float | None = None  # when something is known to become due here
         self._troubles = 0
         self._in_vain = 0  # claims in a row that brought nothing although something was there: somebody has it locked
+        self._idle: Lease | None = None  # under this lease we have said that we sleep: inserts announce themselves
+        self._slept_at = 0.0  # when a sleep worth its name ended
+        self._quick = True  # we were the first, the last time that an insert announced itself
 
     def end(self) -> None:
         """Claim no more; `run` returns when the statement that is under way has been answered."""
@@ -98,6 +101,8 @@ class Claimer:
         await self._disconnect()
 
     async def _turn(self) -> None:
+        if self._slots.free <= 0 or time.monotonic() - self._slept_at > AWAKE_SECONDS:
+            await self._wake_up()
         await self._room()
         lease = self._keeper.lease
         if self._ending:
@@ -124,7 +129,7 @@ class Claimer:
                 return
 
     async def _claim(self, connection: AsyncConnection, lease: Lease) -> bool:
-        """Claim once; False where nothing was there."""
+        """Claim once; False where nothing more was there."""
         sent = time.monotonic()
         free, lanes = self._slots.free, self._lanes.order(sent)
         try:
@@ -139,22 +144,23 @@ class Claimer:
                 await self._keeper.renewal()
             return True
         now = time.monotonic()
+        full = len(claimed.tasks) == free
         self._lanes.learn(
             lanes,
             claimed.tasks,
-            full=len(claimed.tasks) == free,
+            full=full,
             seen=claimed.seen,
             generations=claimed.generations,
             cost=now - sent,
             now=now,
         )
-        if not claimed.tasks:
-            return False
-        self._in_vain = 0
-        claimed.tasks.sort(key=lambda task: (task.priority, task.run_at, task.id))
-        self._slots.put(claimed.tasks)
-        self._events.emit(TasksClaimed(len(claimed.tasks), now - sent))
-        return True
+        self._quick = bool(claimed.tasks)
+        if claimed.tasks:
+            self._in_vain = 0
+            claimed.tasks.sort(key=lambda task: (task.priority, task.run_at, task.id))
+            self._slots.put(claimed.tasks)
+            self._events.emit(TasksClaimed(len(claimed.tasks), now - sent))
+        return full
 
     async def _peek(self, connection: AsyncConnection) -> float | None:
         """Return how many seconds to sleep before the next look, or None where there is something to claim."""
@@ -180,38 +186,59 @@ class Claimer:
         """Return when there is something to claim, or a reason to look into the lease again."""
         if self._in_vain:
             await pause(min(FIRST_SECONDS * 2 ** min(self._in_vain, 20), self._settings.poll.total_seconds()))
+        if self._idle is not lease and not await self._doze(connection, lease):
+            return
+        idle = self.listening()
+        while not self._ending and self._keeper.holds(lease) and not self._checks and self.listening() == idle:
+            self.wake.clear()
+            sleep = await self._peek(connection)
+            if sleep is None:
+                return
+            began = time.monotonic()
+            await pause(sleep, self.wake)
+            now = time.monotonic()
+            if now - began >= FIRST_SECONDS:
+                self._slept_at = now
+            if self._quick and self.wake.is_set():
+                return  # without a look: where many are called, the first of the last time is quick, the others look
+        if not self.listening():
+            await self._wake_up()
+
+    async def _doze(self, connection: AsyncConnection, lease: Lease) -> bool:
+        """Look a few times, further and further apart, before saying that we sleep. False where something came."""
         seconds = FIRST_SECONDS
         while seconds < AWAKE_SECONDS and not self._ending:
             self.wake.clear()
             if await self._peek(connection) is None:
-                return
+                return False
             await pause(seconds, self.wake)
             seconds *= 2
-        idle = self.listening()
-        if idle:
+        self._slept_at = time.monotonic()
+        if self.listening():
             await listen.set_idle(connection, lease.id, idle=True)
-            await self._wait_for_blind_inserts(connection)
-        try:
-            while not self._ending and self._keeper.holds(lease) and not self._checks and self.listening() == idle:
-                self.wake.clear()
-                sleep = await self._peek(connection)
-                if sleep is None:
-                    return
-                await pause(sleep, self.wake)
-        finally:
-            if idle:
-                await listen.set_idle(connection, lease.id, idle=False)
+            self._idle = lease
+            if not await self._hears_everything(connection):
+                await self._wake_up()
+                return False
+        return True
 
-    async def _wait_for_blind_inserts(self, connection: AsyncConnection) -> None:
-        """Peek until every insert that could not see this worker's idleness has ended: none of them will notify."""
+    async def _wake_up(self) -> None:
+        """Take back that we sleep: nobody has to call us."""
+        if self._idle is not None and self._connection is not None:
+            await listen.set_idle(self._connection, self._idle.id, idle=False)
+            self._idle = None
+
+    async def _hears_everything(self, connection: AsyncConnection) -> bool:
+        """Peek until every insert that could not see us sleep, and so calls nobody, has ended. False: something came."""
         mark = await listen.barrier(connection)
         seconds = FIRST_SECONDS
-        while not self._ending and not await listen.passed(connection, mark):
+        while not await listen.passed(connection, mark):
             self.wake.clear()
-            if await self._peek(connection) is None:
-                return
+            if self._ending or await self._peek(connection) is None:
+                return False
             await pause(seconds, self.wake)
             seconds = min(2 * seconds, self._settings.poll.total_seconds())
+        return True
 
     async def _reconcile(self, connection: AsyncConnection, lease: Lease) -> None:
         """Hand back what this lease holds and nobody here has heard of."""
