@@ -1,10 +1,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help run test check bench docs
+.PHONY: help run test check bench bench-peers docs
 
 help: ## Say what can be made
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: .venv/run ## Run a whole fleet on this machine: PostgreSQL, workers, API and a sample
 	@$(BIN)/fleet up --sample
@@ -15,8 +15,11 @@ test: .venv/dev ## Run all tests but the container tests, on an embedded Postgre
 check: .venv/dev ## Run the linters and the type checker
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
-bench: .venv/dev ## Measure: drain and submit, as a ratio to a bare loop in the same run
-	@$(BIN)/python -m fleet.bench
+bench: .venv/dev ## Measure everything against a bare loop in the same run; QUICK=1: in two minutes
+	@$(BIN)/fleet bench all $(if $(QUICK),--quick)
+
+bench-peers: .venv/dev ## Measure beside pgqueuer, awa, Oban and Procrastinate
+	@$(BIN)/fleet bench peers
 
 docs: .venv/dev ## Build the documentation into docs/_build, warnings are errors
 	@$(BIN)/python -m sphinx -W -n -q --keep-going -b html docs docs/_build
@@ -34,5 +37,5 @@ docs: .venv/dev ## Build the documentation into docs/_build, warnings are errors
 
 .venv/dev: pyproject.toml .venv/run
 	@echo "Installing what the tests need …" >&2
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[embedded,dev,docs]'
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[embedded,bench,dev,docs]'
 	@touch $@

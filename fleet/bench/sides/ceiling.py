@@ -1,11 +1,12 @@
 """The ceiling: a bare loop that claims, runs an async handler and settles in batches, and can do nothing else.
 
-No leases, retries, events or checks: it shows what Python, psycopg and PostgreSQL allow on the machine at hand, so that
-fleet's own figure can be given as a ratio to it. `DB=postgresql://… python -m fleet.bench.ceiling [tasks] [slots]`.
+Its table has a queue, a priority and a holder, as any such table has; but there are no leases, retries, events or checks.
+It shows what Python, psycopg and PostgreSQL allow on the machine at hand, so that a figure can be given as a ratio to it.
+Orders: url, tasks, slots, work_ms.
 """
 
 import asyncio
-import os
+import json
 import sys
 import time
 
@@ -14,43 +15,46 @@ import uvloop
 from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
-WORK = float(os.environ.get("WORK", "0.001"))
-
 SCHEMA = """
 DROP SCHEMA IF EXISTS ceiling CASCADE;
 CREATE SCHEMA ceiling;
 CREATE TABLE ceiling.task (
   id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  queue text NOT NULL DEFAULT 'default',
   name text NOT NULL,
   args jsonb NOT NULL,
+  priority smallint NOT NULL DEFAULT 0,
   state text NOT NULL DEFAULT 'QUEUED',
   run_at timestamptz NOT NULL DEFAULT clock_timestamp(),
   attempt int NOT NULL DEFAULT 0,
+  lease_id bigint,
   started_at timestamptz,
-  finished_at timestamptz
+  finished_at timestamptz,
+  result jsonb
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_cost_delay = 0);
-CREATE INDEX ON ceiling.task (run_at, id) WHERE state = 'QUEUED';
+CREATE INDEX ON ceiling.task (queue, priority, run_at, id) WHERE state = 'QUEUED';
 """
 CLAIM = """
 WITH ready AS MATERIALIZED (
   SELECT id
   FROM ceiling.task
-  WHERE state = 'QUEUED' AND run_at <= statement_timestamp() AND (run_at, id) > (%s::timestamptz, %s::bigint)
+  WHERE queue = 'default' AND priority = 0 AND state = 'QUEUED' AND run_at <= statement_timestamp()
+    AND (run_at, id) > (%s::timestamptz, %s::bigint)
   ORDER BY run_at, id
   LIMIT %s
   FOR UPDATE SKIP LOCKED
 )
 UPDATE ceiling.task
-SET state = 'RUNNING', attempt = attempt + 1, started_at = clock_timestamp()
+SET state = 'RUNNING', lease_id = 1, attempt = attempt + 1, started_at = clock_timestamp()
 FROM ready
 WHERE task.id = ready.id
-RETURNING task.id, task.args::text, task.run_at
+RETURNING task.id, task.name, task.args::text, task.attempt, task.run_at
 """
 SETTLE = """
 UPDATE ceiling.task
-SET state = 'SUCCEEDED', finished_at = clock_timestamp()
+SET state = 'SUCCEEDED', finished_at = clock_timestamp(), lease_id = NULL
 FROM unnest(%s::bigint[]) AS done (id)
-WHERE task.id = done.id AND task.state || '' = 'RUNNING'
+WHERE task.id = done.id AND task.state || '' = 'RUNNING' AND task.lease_id + 0 = 1
 """
 
 
@@ -62,10 +66,6 @@ class Arguments(TypedDict):
 read = TypeAdapter(Arguments).validator.validate_json
 
 
-async def handler(i: int, pad: str) -> None:
-    await asyncio.sleep(WORK)
-
-
 def fill(url: str, tasks: int) -> float:
     """Make the table and return rows written, per second."""
     with psycopg.connect(url, autocommit=True) as connection:
@@ -73,27 +73,34 @@ def fill(url: str, tasks: int) -> float:
         began = time.perf_counter()
         with connection.cursor() as cursor, cursor.copy("COPY ceiling.task (name, args) FROM STDIN") as copy:
             for i in range(tasks):
-                copy.write_row(("noop", f'{{"i":{i},"pad":"{"x" * 200}"}}'))
-        return tasks / (time.perf_counter() - began)
+                copy.write_row(("work", f'{{"i":{i},"pad":"{"x" * 200}"}}'))
+        rate = tasks / (time.perf_counter() - began)
+        connection.execute("VACUUM (ANALYZE) ceiling.task")
+        connection.execute("CHECKPOINT")
+        return rate
 
 
 class Loop:
     """Claims while at least half of the slots are free; settles every 2 ms."""
 
-    def __init__(self, tasks: int, slots: int) -> None:
-        self.tasks, self.slots = tasks, slots
+    def __init__(self, tasks: int, slots: int, work_ms: float) -> None:
+        self.tasks, self.slots, self.work_seconds = tasks, slots, work_ms / 1000
         self.running = self.settled = 0
         self.waiting: list[int] = []
         self.room, self.finished = asyncio.Event(), asyncio.Event()
         self.kept: set[asyncio.Task[None]] = set()
 
     async def run(self, number: int, args: str) -> None:
-        await handler(**read(args))
+        await self.handler(**read(args))
         self.running -= 1
         self.waiting.append(number)
         self.finished.set()
         if self.running < self.slots // 2:
             self.room.set()
+
+    async def handler(self, i: int, pad: str) -> None:
+        if self.work_seconds:
+            await asyncio.sleep(self.work_seconds)
 
     async def settle(self, connection: "psycopg.AsyncConnection[tuple[object, ...]]") -> None:
         while self.settled < self.tasks:
@@ -122,8 +129,8 @@ class Loop:
             rows = await cursor.fetchall()
             claimed += len(rows)
             self.running += len(rows)
-            last = max((row[2], row[0]) for row in rows)
-            for number, args, _ in rows:
+            last = max((row[4], row[0]) for row in rows)
+            for number, _, args, _, _ in rows:
                 task = asyncio.create_task(self.run(number, args))
                 self.kept.add(task)
                 task.add_done_callback(self.kept.discard)
@@ -135,8 +142,7 @@ class Loop:
 
 
 if __name__ == "__main__":
-    given = [int(value) for value in sys.argv[1:]]
-    how_many, slots_used = given + [60_000, 256][len(given) :]
-    database = os.environ["DB"]
-    print(f"enqueue {fill(database, how_many):.0f}")
-    print(f"drain {uvloop.run(Loop(how_many, slots_used).drain(database)):.0f}")
+    orders = json.loads(sys.argv[1])
+    enqueued = fill(orders["url"], orders["tasks"])
+    drained = uvloop.run(Loop(orders["tasks"], orders["slots"], orders["work_ms"]).drain(orders["url"]))
+    print(json.dumps({"rows_per_second": enqueued, "tasks_per_second": drained}))
