@@ -95,27 +95,31 @@ ORDER BY task.id
 LIMIT :batch::int
 """)
 
+# Rows are locked in the order of their ids. Whoever sleeps is told of what was put back: the reaper itself may have no room.
 RECLAIM = Statement("""
 WITH suspect AS MATERIALIZED (
   SELECT given.id, given.attempt, given.lease_id, given.reason
   FROM unnest(:ids::uuid[], :attempts::int[], :leases::uuid[], :reasons::text[]) AS given (id, attempt, lease_id, reason)
+  ORDER BY given.id
 ), held AS MATERIALIZED (
-  SELECT task.id, task.attempt, task.lease_id, task.state, task.queue, task.repeatable, task.cancel_requested,
-    task.failures, task.losses, task.max_losses, task.max_attempts
-  FROM fleet.task
-  WHERE task.id = ANY (:ids::uuid[])
-  ORDER BY task.id
-  FOR NO KEY UPDATE SKIP LOCKED
+  SELECT suspect.reason, suspect.attempt AS attempt_seen, suspect.lease_id AS lease_seen, task.*
+  FROM suspect
+  CROSS JOIN LATERAL (
+    SELECT task.id, task.attempt, task.lease_id, task.state, task.queue, task.repeatable, task.cancel_requested,
+      task.failures, task.losses, task.max_losses, task.max_attempts
+    FROM fleet.task
+    WHERE task.id = suspect.id
+    FOR NO KEY UPDATE SKIP LOCKED
+  ) AS task
 ), judged AS MATERIALIZED (
-  SELECT held.id, held.attempt, held.lease_id, held.queue, held.losses, suspect.reason,
-    CASE WHEN NOT held.repeatable THEN 'FAILED'
-         WHEN held.cancel_requested THEN 'CANCELLED'
-         WHEN held.losses + 1 >= held.max_losses OR held.failures + held.losses + 1 >= held.max_attempts THEN 'FAILED'
+  SELECT id, attempt, lease_id, queue, losses, reason,
+    CASE WHEN NOT repeatable THEN 'FAILED'
+         WHEN cancel_requested THEN 'CANCELLED'
+         WHEN losses + 1 >= max_losses OR failures + losses + 1 >= max_attempts THEN 'FAILED'
          ELSE 'QUEUED' END AS state,
-    CASE WHEN held.repeatable THEN 'crash_budget_exhausted' ELSE 'lease_expired' END AS code
+    CASE WHEN repeatable THEN 'crash_budget_exhausted' ELSE 'lease_expired' END AS code
   FROM held
-  JOIN suspect ON suspect.id = held.id AND suspect.attempt = held.attempt AND suspect.lease_id = held.lease_id
-  WHERE held.state = 'RUNNING'
+  WHERE state = 'RUNNING' AND attempt = attempt_seen AND lease_id = lease_seen
 ), settled AS (
   UPDATE fleet.task
   SET state = judged.state, lease_id = NULL, losses = judged.losses + 1,
@@ -144,10 +148,14 @@ WITH suspect AS MATERIALIZED (
   GROUP BY 2, 3, 4
   ORDER BY 2, 3, 4
   ON CONFLICT (writer, name, queue, reason) DO UPDATE SET value = total.value + EXCLUDED.value
+), announced AS MATERIALIZED (
+  SELECT pg_notify('fleet', left(queue, 1000))
+  FROM (SELECT DISTINCT queue FROM judged WHERE state = 'QUEUED') AS woken
 )
 SELECT count(*) FILTER (WHERE state = 'QUEUED') AS requeued,
   count(*) FILTER (WHERE state = 'FAILED') AS failed,
-  count(*) FILTER (WHERE state = 'CANCELLED') AS cancelled
+  count(*) FILTER (WHERE state = 'CANCELLED') AS cancelled,
+  (SELECT count(*) FROM announced) AS announced
 FROM judged
 """)
 
@@ -245,4 +253,5 @@ async def _reclaim_all(
             backoff_base=sweeper.backoff_base,
             backoff_cap=sweeper.backoff_cap,
         )
-        total += Reclaimed(*answer[0])
+        requeued, failed, cancelled, _ = answer[0]
+        total += Reclaimed(requeued, failed, cancelled)

@@ -44,8 +44,8 @@ async def pause(seconds: float, wake: asyncio.Event | None = None) -> None:
 
 
 def reconnecting(settings: Settings) -> BackOff:
-    """How long to wait between two tries to reach the database."""
-    return BackOff(settings.backoff_base, settings.ttl / 3)
+    """How long to wait between two tries to reach the database: short, since tasks wait too once it is back."""
+    return BackOff(settings.backoff_base, settings.ttl / 15)
 
 
 async def back_off(backoff: BackOff, tries: int, wake: asyncio.Event | None = None) -> None:

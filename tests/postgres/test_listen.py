@@ -8,7 +8,7 @@ import pytest
 from uuid_utils.compat import uuid7
 
 from fleet.lease import Lease
-from fleet.postgres import cancel, claim, heartbeat, listen
+from fleet.postgres import cancel, claim, heartbeat, listen, reap
 from fleet.postgres.database import AsyncConnection
 from fleet.postgres.submit import Submission, copy
 from fleet.task import Released, Succeeded
@@ -146,6 +146,18 @@ async def test_a_release_is_announced_and_claims_ends_and_cancels_are_not(
     await settle_one(connection, again, Succeeded("null"))
     await cancel.cancel(connection, [task.id], "ann")
     assert await heard(listener, connection) == []
+
+
+async def test_what_a_sweep_puts_back_is_announced(
+    connection: AsyncConnection, listener: AsyncConnection, sleeper: Lease, lease: Lease
+) -> None:
+    """The reaper itself may have no room, and whoever sleeps would find it by polling alone."""
+    await take(connection, lease)
+    await heard(listener, connection)
+    await end_lease(connection, lease)
+    sweeper = reap.Sweeper(sleeper.id, timedelta(seconds=1), MINUTE)
+    assert await reap.sweep(connection, sweeper, [lease.id]) == reap.Reclaimed(requeued=1)
+    assert await heard(listener, connection) == ["default"]
 
 
 async def test_the_longest_name_of_a_queue_can_be_announced(

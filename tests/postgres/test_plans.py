@@ -1,5 +1,7 @@
 """What the statements touch in a table of 1.3 million rows: judged by plans, rows and pages, never by time."""
 
+import re
+import zlib
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -7,6 +9,7 @@ from uuid import UUID
 
 import psycopg
 import pytest
+from psycopg import sql
 
 from fleet.config import Settings
 from fleet.lease import Lease
@@ -19,6 +22,11 @@ LEASE, DEAD = UUID(int=1), UUID(int=2)  # a good lease that holds 2,000 tasks, a
 QUEUES = ("default", "other", "empty")
 LANES = [(queue, priority) for priority in range(10) for queue in QUEUES]
 
+# Statistics and plans change when a test says so, and not in between.
+QUIET = """
+ALTER TABLE fleet.task SET (autovacuum_enabled = false);
+ALTER TABLE fleet.task DISABLE TRIGGER wake;
+"""
 ROWS = """
 INSERT INTO fleet.queue (name) VALUES ('default'), ('other'), ('empty');
 INSERT INTO fleet.lease (id, worker, host, pid, version, queues, slots, ttl, state, granted_at, renewed_at, expires_at)
@@ -100,14 +108,32 @@ class Plan:
 
 
 async def explain(connection: AsyncConnection, statement: Statement, **values: object) -> Plan:
-    """Run a statement, undo it, and tell what it did."""
+    """Run a statement by the plan that this session keeps for it, undo it, and tell what it did."""
+    names = list(dict.fromkeys(re.findall(r"%\((\w+)\)s", statement.native.decode())))
+    known = await connection.execute("SELECT FROM pg_prepared_statements WHERE name = %s", (_name(statement),))
+    if known.rowcount == 0:
+        await connection.execute(f"PREPARE {_name(statement)} AS {_numbered(statement, names)}".encode())
+    given = sql.SQL(", ").join(sql.Literal(values[name]) for name in names)
+    execute = sql.SQL("EXECUTE {}({})").format(sql.SQL(_name(statement)), given)
     async with connection.transaction(force_rollback=True):
         cursor = await connection.execute(
-            b"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) " + statement.native, values
+            sql.SQL("EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) ")
+            + (execute if names else sql.SQL(f"EXECUTE {_name(statement)}"))
         )
         answer = await cursor.fetchone()
     assert answer is not None
     return Plan(list(_nodes(answer[0][0]["Plan"])))
+
+
+def _name(statement: Statement) -> str:
+    return f"s{zlib.crc32(statement.native)}"
+
+
+def _numbered(statement: Statement, names: list[str]) -> str:
+    text = statement.native.decode().replace("%%", "%")
+    for number, name in enumerate(names, start=1):
+        text = text.replace(f"%({name})s", f"${number}")
+    return text
 
 
 def _nodes(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -122,8 +148,7 @@ def large_url(server_url: str, template: str) -> Iterator[str]:
     with new_database(server_url, template) as url:
         with psycopg.connect(url) as connection:
             connection.execute("SET synchronous_commit = off")
-            connection.execute("ALTER TABLE fleet.task SET (autovacuum_enabled = false)")
-            connection.execute("ALTER TABLE fleet.task DISABLE TRIGGER wake")
+            connection.execute(QUIET.encode())
             connection.execute(ROWS.encode())
             connection.execute(ENDED.encode(), {"first": 1, "last": 1000})
             connection.execute("ANALYZE fleet.task, fleet.lease, fleet.queue")
@@ -133,10 +158,30 @@ def large_url(server_url: str, template: str) -> Iterator[str]:
         yield url
 
 
-@pytest.fixture(scope="module", params=["stale", "none", "fresh"])
-async def large(request: pytest.FixtureRequest, large_url: str) -> AsyncIterator[AsyncConnection]:
-    """A worker's session on it: with statistics from when it was small, without any, and with fresh ones."""
-    async with await Database(large_url, Settings()).connect("plans") as connection:
+@pytest.fixture(scope="module")
+async def grown(server_url: str, template: str) -> AsyncIterator[AsyncConnection]:
+    """A worker's session that made and kept its plans when there was no task at all; there are 4 · 10⁵ now."""
+    with new_database(server_url, template) as url, psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("SET synchronous_commit = off")
+        connection.execute(QUIET.encode())
+        async with await Database(url, Settings()).connect("claim") as session:
+            for statement, values in hot_statements():
+                await explain(session, statement, **values)
+            connection.execute(ROWS.encode())
+            connection.execute(ENDED.encode(), {"first": 1, "last": 100_000})
+            connection.execute(MORE_ROWS.encode())
+            yield session
+
+
+@pytest.fixture(scope="module", params=["planned when empty", "stale", "none", "fresh"])
+async def large(
+    request: pytest.FixtureRequest, large_url: str, grown: AsyncConnection
+) -> AsyncIterator[AsyncConnection]:
+    """A worker's session: with its first plans, with statistics from when it was small, without any, with fresh ones."""
+    if request.param == "planned when empty":
+        yield grown
+        return
+    async with await Database(large_url, Settings()).connect("claim") as connection:
         match request.param:
             case "none":
                 await connection.execute("DELETE FROM pg_statistic WHERE starelid = 'fleet.task'::regclass")
@@ -146,6 +191,41 @@ async def large(request: pytest.FixtureRequest, large_url: str) -> AsyncIterator
             case "fresh":
                 await connection.execute("VACUUM (ANALYZE, INDEX_CLEANUP ON) fleet.task")
         yield connection
+
+
+def hot_statements() -> list[tuple[Statement, dict[str, object]]]:
+    """What a worker's sessions run again and again, with values that find nothing."""
+    nobody = [UUID(int=9)]
+    return [
+        (claim.CLAIM, claiming(64)),
+        (claim.PEEK, {"names": ["work", "play"], **where()}),
+        (settle.SUCCEED, {"lease": LEASE, "ids": nobody, "attempts": [1], "results": ["1"]}),
+        (
+            settle.GIVE_BACK,
+            {
+                "lease": LEASE, "ids": nobody, "attempts": [1], "outcomes": ["error"], "delays": [MINUTE], "codes": ["c"],
+                "reasons": ["why"],
+            },
+        ),
+        (reap.SUSPECTS, {"leases": [DEAD], "after": reap.NOBODY, "batch": 500}),
+        (
+            reap.RECLAIM,
+            {
+                "me": LEASE, "ids": nobody, "attempts": [1], "leases": [DEAD], "reasons": ["why"], "backoff_base": MINUTE,
+                "backoff_cap": MINUTE,
+            },
+        ),
+        (reap.CLEAR, {"leases": [DEAD]}),
+        (claim.RECONCILE, {"lease": DEAD, "mine": nobody}),
+        (reap.ORPHANS, {"after": reap.NOBODY, "batch": 500}),
+        (expire.EXPIRE, {"me": LEASE, "batch": 500}),
+        (
+            prune.PRUNE_TASKS,
+            {
+                "me": LEASE, "after": UUID(int=500_000), "before": UUID(int=1 << 100), "batch": 1000, "retention": MINUTE,
+            },
+        ),
+    ]  # fmt: skip
 
 
 async def running(connection: AsyncConnection, lease: UUID, count: int) -> list[UUID]:
@@ -173,11 +253,13 @@ def claiming(free: int, **lanes: object) -> dict[str, object]:
 
 
 async def test_a_bad_plan_is_recognised(large: AsyncConnection) -> None:
+    await large.execute("SET enable_seqscan = on")
     plan = await explain(large, Statement("SELECT FROM fleet.task WHERE name = 'nothing' AND attempt = 3"))
+    await large.execute("SET enable_seqscan = off")
     assert plan.scanned
     assert plan.indexes == set()
-    assert plan.rows > 1_300_000
-    assert plan.pages > 10_000
+    assert plan.rows > 400_000
+    assert plan.pages > 4_000
 
 
 @pytest.mark.parametrize("free", [1, 64, 200])
@@ -268,7 +350,7 @@ async def test_whether_a_lease_holds_anything_is_asked_of_the_running_index(larg
 async def test_the_expired_are_found_by_their_own_index(large: AsyncConnection, request: pytest.FixtureRequest) -> None:
     plan = await explain(large, expire.EXPIRE, me=LEASE, batch=500)
     assert not plan.scanned
-    if request.node.callspec.params["large"] == "stale":
+    if request.node.callspec.params["large"] in ("planned when empty", "stale"):
         return  # statistics that know of no waiting task at all make every index of waiting tasks look alike
     assert plan.indexes == {"task_expiring", "task_pkey"}
     assert 500 <= plan.rows <= 1000
@@ -301,7 +383,7 @@ async def test_pruning_walks_the_primary_key_from_the_oldest_on(large: AsyncConn
 async def test_the_cursor_spares_what_an_old_snapshot_keeps(shared_url: str) -> None:
     """Dead versions of 20,000 settled tasks lie at the head; a claim from the cursor does not meet them."""
     database = Database(shared_url, Settings())
-    async with await database.connect("worker") as worker, await database.connect("old snapshot") as old:
+    async with await database.connect("claim") as worker, await database.connect("old snapshot") as old:
         lease = Lease(LEASE, "worker", MINUTE)
         await worker.execute(ROWS.encode())
         await worker.execute(
