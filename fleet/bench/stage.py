@@ -20,10 +20,12 @@ from psycopg.conninfo import make_conninfo
 from fleet.bench.tasks import PAD
 from fleet.config import Settings
 from fleet.embedded import temporary
+from fleet.errors import ConfigurationError, DatabaseUnreachable
 from fleet.postgres import migrate, queue
 from fleet.postgres.database import AsyncConnection, Database
 
 SERVER = {"shared_buffers": "1GB", "max_wal_size": "4GB", "max_connections": "600"}
+_VERSION_MIN = 18_00_00
 _PATIENCE_SECONDS = 600
 _POLL_SECONDS = 0.02
 
@@ -176,12 +178,28 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
 
 @contextmanager
 def opened(server_url: str | None, say: Callable[[str], None]) -> Iterator[Stage]:
-    """Use the server that was named, or run one for the time being."""
+    """Use the server that was named, or run one for the time being. Raises DatabaseUnreachable, ConfigurationError."""
     if server_url:
+        _check(server_url)
         yield Stage(server_url, say)
     else:
         with temporary(SERVER) as server:
             yield Stage(server.url, say)
+
+
+def _check(server_url: str) -> None:
+    try:
+        with psycopg.connect(server_url) as connection:
+            version = connection.info.server_version
+    except psycopg.OperationalError as error:
+        reason = str(error).strip().splitlines()[0]
+        raise DatabaseUnreachable(
+            f"the server for the benchmarks cannot be reached: {reason}. Check --server-url, FLEET_BENCH_SERVER_URL"
+        ) from None
+    if version < _VERSION_MIN:
+        raise ConfigurationError(
+            "the benchmarks fill tables by uuidv7(), which is in PostgreSQL 18; name such a server"
+        )
 
 
 def fill(

@@ -30,7 +30,7 @@ WITH holder AS MATERIALIZED (
   SELECT given.queue, given.priority, given.run_at, given.id
   FROM unnest(:queues::text[], :priorities::smallint[], :run_ats::timestamptz[], :ids::uuid[])
     WITH ORDINALITY AS given (queue, priority, run_at, id, place)
-  JOIN fleet.queue ON queue.name = given.queue AND NOT queue.paused
+  WHERE given.queue <> ALL (ARRAY(SELECT name FROM fleet.queue WHERE paused))
   ORDER BY given.place
 ), ready AS MATERIALIZED (
   SELECT due.id, due.repeatable
@@ -74,7 +74,7 @@ WITH lane AS MATERIALIZED (
   SELECT given.queue, given.priority, given.run_at, given.id
   FROM unnest(:queues::text[], :priorities::smallint[], :run_ats::timestamptz[], :ids::uuid[])
     AS given (queue, priority, run_at, id)
-  JOIN fleet.queue ON queue.name = given.queue AND NOT queue.paused
+  WHERE given.queue <> ALL (ARRAY(SELECT name FROM fleet.queue WHERE paused))
 )
 SELECT statement_timestamp() AS seen,
   EXISTS (

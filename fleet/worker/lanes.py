@@ -6,6 +6,7 @@ there. So a claim goes on where the last one ended, and looks from the head only
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from itertools import islice
 
 from fleet.postgres.claim import HEAD, Lane, Position
 from fleet.task import PRIORITIES, ClaimedTask
@@ -14,16 +15,19 @@ TRAILING = timedelta(seconds=2)  # commits that come late are still found by the
 HEAD_SCAN_EVERY_SECONDS = 1.0
 HEAD_SCAN_SHARE = 20  # after a scan that cost c, the next not before 20 c
 BACKWARDS_EVERY = 16  # so often the least urgent go first, and nothing waits for ever
+EMPTY_SECONDS = 0.05  # so long a lane that was empty is left out while others have more than can be taken,
+LANES_MAX = 64  # and so many are visited then
 
 
 class _Cursor:
-    __slots__ = ("affordable_at", "generation", "position", "scan_at")
+    __slots__ = ("affordable_at", "empty_until", "generation", "position", "scan_at")
 
     def __init__(self) -> None:
         self.position: Position = HEAD
         self.generation: int | None = None  # the queue's, as of the last scan from the head
         self.scan_at = 0.0
         self.affordable_at = 0.0
+        self.empty_until = 0.0
 
 
 class Lanes:
@@ -35,19 +39,26 @@ class Lanes:
         self._generations: Mapping[str, int] = {}
         self._seen: datetime | None = None
         self._turn = 0
+        self._plenty = False  # the last claim brought all that was asked for
 
     def order(self, now: float) -> list[Lane]:
-        """Return the lanes as the next claim should visit them: priorities in order, queues taking turns."""
+        """Return the lanes as the next claim should visit them: priorities in order, queues taking turns.
+
+        With many queues most lanes are empty: a busy worker does not look into each of them every time.
+        """
         first = self._turn % len(self._queues)
         queues = self._queues[first:] + self._queues[:first]
         backwards = self._turn % BACKWARDS_EVERY == BACKWARDS_EVERY - 1
         priorities = reversed(PRIORITIES) if backwards else PRIORITIES
-        return [
-            Lane(queue, priority, self._position(queue, priority, now)) for priority in priorities for queue in queues
-        ]
+        lanes = (
+            Lane(queue, priority, self._position(cursor, queue, now))
+            for priority in priorities
+            for queue in queues
+            if (cursor := self._cursors[queue, priority]).empty_until <= now or not self._plenty
+        )
+        return list(islice(lanes, LANES_MAX if self._plenty else None))
 
-    def _position(self, queue: str, priority: int, now: float) -> Position:
-        cursor = self._cursors[queue, priority]
+    def _position(self, cursor: _Cursor, queue: str, now: float) -> Position:
         moved = self._generations.get(queue) != cursor.generation
         return HEAD if now >= cursor.scan_at or (moved and now >= cursor.affordable_at) else cursor.position
 
@@ -76,6 +87,7 @@ class Lanes:
         `full`: it brought all that was asked for, so the lanes behind the last one with tasks were not visited.
         """
         self._turn += 1
+        self._plenty = full
         self._generations = generations
         if self._seen is not None and seen < self._seen:
             self._start_again()
@@ -96,6 +108,7 @@ class Lanes:
                     cursor.position = key
                 return
             cursor.position = exhausted
+            cursor.empty_until = now + EMPTY_SECONDS if key is None else now
 
     def _start_again(self) -> None:
         for cursor in self._cursors.values():

@@ -8,7 +8,7 @@ import pytest
 from fleet.lease import Lease
 from fleet.postgres.claim import HEAD, Lane, Position
 from fleet.task import PRIORITIES, ClaimedTask
-from fleet.worker.lanes import BACKWARDS_EVERY, Lanes
+from fleet.worker.lanes import BACKWARDS_EVERY, EMPTY_SECONDS, Lanes
 
 T0 = datetime(2026, 1, 1, 12, 0, 0, 123456, tzinfo=UTC)
 LEASE = Lease(UUID(int=9), "worker", timedelta(seconds=30))
@@ -169,3 +169,19 @@ def test_a_full_answer_that_ends_with_the_last_lane_of_several_queues() -> None:
         at(3, 1),
         HEAD,
     )
+
+
+def test_a_busy_worker_leaves_out_for_a_while_what_was_empty() -> None:
+    walk = Walk("a", "b")
+    walk.claim(claimed("a", 5, 0), now=10.0, full=True)  # priorities 0 to 4 were empty; b5 and behind were not visited
+    empty = {(queue, priority) for queue in "ab" for priority in range(5)}
+    every = {(queue, priority) for queue in "ab" for priority in PRIORITIES}
+    assert set(walk.positions(10.0 + EMPTY_SECONDS / 2)) == every - empty
+    assert set(walk.positions(10.0 + EMPTY_SECONDS)) == every
+
+
+def test_a_worker_that_got_less_than_it_asked_for_looks_into_every_lane() -> None:
+    walk = Walk("a")
+    walk.claim(claimed("a", 5, 0), now=10.0, full=True)
+    walk.claim(claimed("a", 5, 1), now=10.0)
+    assert [lane.priority for lane in walk.lanes.order(10.0)] == list(PRIORITIES)

@@ -43,14 +43,15 @@ def test_an_address_that_cannot_be_read_is_refused_without_showing_it() -> None:
 
 
 @pytest.mark.parametrize("scheme", ["postgresql", "postgres", "postgresql+psycopg", "postgresql+asyncpg"])
-def test_sessions_are_read_committed_planned_afresh_and_bounded(scheme: str) -> None:
+def test_a_workers_sessions_are_read_committed_bounded_and_planned_once(scheme: str) -> None:
     database = Database(f"{scheme}://host/db?options=-c%20geqo%3Doff", Settings(ttl=timedelta(seconds=30)))
     values = conninfo_to_dict(database.conninfo("claim"))
     options = str(values["options"])
     assert (values["host"], values["dbname"], values["application_name"]) == ("host", "db", "fleet claim")
     assert values["target_session_attrs"] == "read-write"
     for option in (
-        "geqo=off", "default_transaction_isolation=read\\ committed", "plan_cache_mode=force_generic_plan", "enable_seqscan=off", "timezone=UTC",
+        "geqo=off", "default_transaction_isolation=read\\ committed", "timezone=UTC",
+        "plan_cache_mode=force_generic_plan", "enable_seqscan=off",
         "statement_timeout=10000", "lock_timeout=2000", "idle_in_transaction_session_timeout=15000",
     ):  # fmt: skip
         assert f"-c {option}" in options

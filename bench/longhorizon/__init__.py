@@ -1,0 +1,1 @@
+"""Fleet in the public harness hardbyte/postgresql-job-queue-benchmarking: see README.md."""
