@@ -4,7 +4,7 @@ BIN := .venv/bin
 .PHONY: help run test check bench bench-peers docs
 
 help: ## Say what can be made
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: .venv/run ## Run a whole fleet on this machine: PostgreSQL, workers, API and a sample
 	@$(BIN)/fleet up --sample

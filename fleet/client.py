@@ -75,12 +75,18 @@ class Client:
         await self._turn(pool)
         try:
             with self._database.reachable():
-                async with pool.connections.connection() as connection:
+                connection = await pool.connections.getconn()
+                try:  # not by its own context manager, which ends a transaction that autocommit never begins
                     yield connection
+                finally:
+                    await pool.connections.putconn(connection)
         finally:
             pool.turns.release()
 
     async def _turn(self, pool: _Pool) -> None:
+        if not pool.turns.locked():
+            await pool.turns.acquire()
+            return
         seconds = self._database.settings.statement_timeout.total_seconds()
         try:
             async with asyncio.timeout(seconds):

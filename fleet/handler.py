@@ -6,6 +6,7 @@ import random
 import traceback
 import typing
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing_extensions import TypedDict
 
 from fleet.context import Context
 from fleet.errors import ConfigurationError, InvalidArguments, InvalidResult, PayloadTooLarge
-from fleet.payload import Unrepresentable, byte_length, check, clean_text, encode
+from fleet.payload import Unrepresentable, byte_length, check, clean_text, encode, suspicious
 from fleet.retry import BackOff, Fail, Retry
 from fleet.task import MAX_LOSSES, PRIORITIES, PRIORITY_DEFAULT, ClaimedTask, Errored, FailureCode
 
@@ -106,10 +107,18 @@ class Handler:
         try:
             if self._loose:
                 check(values, to_jsonable_python)
-            plain = self._adapter.dump_python(dict(values), mode="json", by_alias=True)
+            text = self._text(dict(values))
         except (Unrepresentable, PydanticSerializationError) as error:
             raise InvalidArguments(f"{self.name}: {error}") from None
-        return encode_arguments(self.name, plain, limit_bytes)
+        return _bounded(self.name, text, limit_bytes)
+
+    def _text(self, values: dict[str, Any]) -> str:
+        """Return JSON text: the quick way is pydantic's, the other one names the place of what cannot be carried."""
+        with suppress(PydanticSerializationError):
+            text = self._adapter.dump_json(values, by_alias=True).decode()
+            if not suspicious(text):
+                return text
+        return encode(self._adapter.dump_python(values, mode="json", by_alias=True))
 
     def decode(self, text: str) -> dict[str, Any]:
         """Return the arguments as the function takes them. Raises InvalidArguments where they fit no longer."""
@@ -147,6 +156,10 @@ def encode_arguments(name: str, arguments: Mapping[str, Any], limit_bytes: int) 
         text = encode(arguments)
     except Unrepresentable as error:
         raise InvalidArguments(f"{name}: {error}") from None
+    return _bounded(name, text, limit_bytes)
+
+
+def _bounded(name: str, text: str, limit_bytes: int) -> str:
     size = byte_length(text)
     if size > limit_bytes:
         raise PayloadTooLarge(f"the arguments of {name}", size, limit_bytes)

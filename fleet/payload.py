@@ -3,10 +3,13 @@
 import functools
 import json
 import math
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
 DEPTH_MAX = 150
+_DIGITS_MAX = 3900
+_LONG_NUMBER = re.compile(rf"\d{{{_DIGITS_MAX}}}")
 _PLAIN = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":"))
 
 
@@ -33,9 +36,20 @@ def encode(value: Any, default: Callable[[Any], Any] | None = None) -> str:
     except (ValueError, TypeError, RecursionError) as error:
         check(value, default)
         raise Unrepresentable("$", str(error)) from None
-    if "\\u0000" in text or text.count("[") + text.count("{") > DEPTH_MAX:
+    if suspicious(text):
         check(value, default)
     return text
+
+
+def suspicious(text: str) -> bool:
+    """Tell whether JSON text may hold what PostgreSQL or Python will not read: only a walk through the value can say."""
+    return (
+        "\\u0000" in text
+        or "NaN" in text
+        or "Infinity" in text
+        or text.count("[") + text.count("{") > DEPTH_MAX
+        or (len(text) >= _DIGITS_MAX and _LONG_NUMBER.search(text) is not None)
+    )
 
 
 def check(value: Any, default: Callable[[Any], Any] | None = None) -> None:

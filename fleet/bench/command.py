@@ -1,12 +1,14 @@
 """`fleet bench`: one command for each scenario, all of them, and the comparison with other systems."""
 
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
 
 from fleet.cli.options import output_option
+from fleet.cli.output import say
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
@@ -180,9 +182,12 @@ def bench() -> None:
 
 def _command(name: str, scenario: Scenario) -> click.Command:
     def run(*, output: str, server_url: str | None, **options: Any) -> None:
-        from fleet.bench.one import run_one
+        from fleet.bench.show import show
+        from fleet.bench.stage import opened
 
-        run_one(server_url, name, options, output)
+        measure = import_module(f"fleet.bench.scenarios.{name}").measure
+        with opened(server_url, say) as stage:
+            show(stage, measure(stage, **options), output)
 
     command = click.command(name, help=scenario.summary)(server_option(output_option(run)))
     for option, (default, words) in scenario.options.items():
@@ -219,6 +224,42 @@ def all_(*, quick: bool, save: Path | None, output: str, server_url: str | None)
 
     if not run_all(server_url, quick=quick, save=save, output=output):
         raise click.exceptions.Exit(1)
+
+
+@bench.command()
+@click.option("--seconds", type=click.FloatRange(min=1), default=10.0, show_default=True, help="Each drain's window.")
+@click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True, help=_ROUNDS)
+@click.option("--only", metavar="NAME,...", help="These; default: pgqueuer,awa,oban,procrastinate.")
+@click.option(
+    "--folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    envvar="FLEET_BENCH_PEERS",
+    help="Where they are installed; default: in the user's cache.",
+)
+@click.option("--save", metavar="FILE", type=_FILE, help="Write the figures there too, as JSON.")
+@output_option
+@server_option
+def peers(
+    *,
+    seconds: float,
+    rounds: int,
+    only: str | None,
+    folder: Path | None,
+    save: Path | None,
+    output: str,
+    server_url: str | None,
+) -> None:
+    """Measure fleet beside other task queues, each in an environment of its own."""
+    from fleet.bench.peers.compare import compare
+    from fleet.bench.peers.install import PEERS
+    from fleet.bench.show import show
+    from fleet.bench.stage import opened
+
+    names = [name.strip() for name in only.split(",")] if only else []
+    if unknown := set(names) - set(PEERS):
+        raise click.BadParameter(f"{', '.join(sorted(unknown))}; there are {', '.join(PEERS)}", param_hint="--only")
+    with opened(server_url, say) as stage:
+        show(stage, compare(stage, seconds=seconds, rounds=rounds, only=names, folder=folder), output, save)
 
 
 @bench.command()

@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from itertools import islice
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -142,12 +143,21 @@ def _chunks(submissions: Iterable[Submission]) -> Iterator[list[Submission]]:
 
 def _line(submission: Submission, now: datetime) -> str:
     """Return one row in COPY's text format: written by hand, since the driver takes three times as long for it."""
-    run_at = now + submission.delay if submission.delay is not None else submission.run_at or now
-    return (
-        f"{submission.id}\t{_text(submission.queue)}\t{_text(submission.name)}\t{_text(submission.args)}"
-        f"\t{submission.priority}\t{_or_null(submission.idempotent)}\t{submission.max_attempts}\t{submission.max_losses}"
-        f"\t{_or_null(_interval(submission.timeout))}\t{run_at}\t{_or_null(submission.expires_at)}\n"
+    before, after = _around_args(submission[1:3], submission[4:12], now)
+    return f"{submission.id}{before}{_text(submission.args)}{after}"
+
+
+@lru_cache
+def _around_args(names: tuple[str, ...], options: tuple[Any, ...], now: datetime) -> tuple[str, str]:
+    """Return what stands before and after the arguments: mostly the same from row to row."""
+    priority, idempotent, max_attempts, max_losses, timeout, delay, run_at, expires_at = options
+    due_at = now + delay if delay is not None else run_at or now
+    before = "".join([f"\t{_text(name)}" for name in names])
+    after = (
+        f"{priority}\t{_or_null(idempotent)}\t{max_attempts}\t{max_losses}"
+        f"\t{_or_null(_interval(timeout))}\t{due_at}\t{_or_null(expires_at)}"
     )
+    return f"{before}\t", f"\t{after}\n"
 
 
 def _text(value: str) -> str:

@@ -20,7 +20,9 @@ from fleet.worker.settler import Settler
 from fleet.worker.slots import Slots
 
 FIRST_SECONDS = 0.005  # the first sleep of a worker without work; each next one is twice as long
-AWAKE_SECONDS = 0.05  # so long without work, and it says that it sleeps; so long without a sleep, and it takes that back
+AWAKE_SECONDS = (
+    0.05  # so long without work, and it says that it sleeps; so long without a sleep, and it takes that back
+)
 UNSETTLED_MAX = 4  # times the slots: no more claims while so much waits to be settled
 
 

@@ -1,4 +1,8 @@
-"""awa: a core in Rust, handlers in Python. Batches go by COPY straight into its queue storage, its fastest way in."""
+"""awa: a core in Rust, handlers in Python. Batches go by COPY straight into its queue storage, its fastest way in.
+
+A busy worker has two claimers, as its documentation proposes for a hot queue: they drained half as much again as one, and
+four did not. An idle one picks up sooner with one.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -10,6 +14,7 @@ import awa
 QUEUE = "bench"
 PAD = "x" * 200
 CONNECTIONS = 20
+CLAIMERS_BUSY = 2
 
 
 @dataclass
@@ -34,10 +39,10 @@ class System:
     async def submit_many(self, numbers: Sequence[int]) -> None:
         await self.client.enqueue_many_copy([Noop(number, PAD) for number in numbers], queue=QUEUE)
 
-    async def work(self, handle: Callable[[int], Awaitable[None]]) -> None:
+    async def work(self, handle: Callable[[int], Awaitable[None]], *, busy: bool) -> None:
         async def noop(job: Any) -> None:
             await handle(job.args.i)
 
         self.client.task(Noop, queue=QUEUE)(noop)
-        await self.client.start([(QUEUE, self.slots)])
+        await self.client.start([{"name": QUEUE, "max_workers": self.slots, "claimers": CLAIMERS_BUSY if busy else 1}])
         await asyncio.Event().wait()

@@ -1,4 +1,7 @@
-"""fleet itself, as its users see it. As `fleet worker run` does, it spares the garbage collector."""
+"""fleet itself, as its users see it. As `fleet worker run` does, it spares the garbage collector.
+
+It submits through its own pool: that is its only way, while peers may be given a connection.
+"""
 
 import os
 from collections.abc import Awaitable, Callable, Sequence
@@ -29,7 +32,7 @@ class System:
     async def submit_many(self, numbers: Sequence[int]) -> None:
         await self.app.submit_many(self.task, [{"i": number, "pad": PAD} for number in numbers])
 
-    async def work(self, handle: Callable[[int], Awaitable[None]]) -> None:
+    async def work(self, handle: Callable[[int], Awaitable[None]], *, busy: bool) -> None:
         self.handle = handle
         spare_the_collector()
         async with self.app.worker() as worker:

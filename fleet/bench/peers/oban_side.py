@@ -1,7 +1,7 @@
 """Oban for Python, which needs 3.12 or newer.
 
-Single tasks are submitted on a connection in autocommit, which saves two round trips each; batches in one transaction on a
-pooled connection, which saves a flush for each row.
+Its connections are in autocommit: it opens transactions itself where it needs them, and the others cost two round trips more.
+Submitting has a connection of its own, with a transaction around a batch, which saves a flush for each row.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ class System:
         self.url, self.slots = url, slots
 
     async def open(self, *, install: bool) -> None:
-        pool = AsyncConnectionPool(self.url, min_size=4, max_size=20, open=False)
+        pool = AsyncConnectionPool(self.url, min_size=4, max_size=20, open=False, kwargs={"autocommit": True})
         await pool.open()
         if install:
             await make_tables(pool)
@@ -41,9 +41,10 @@ class System:
         await self.oban.enqueue(_job(number), conn=self.connection)
 
     async def submit_many(self, numbers: Sequence[int]) -> None:
-        await self.oban.enqueue_many([_job(number) for number in numbers])
+        async with self.connection.transaction():
+            await self.oban.enqueue_many([_job(number) for number in numbers], conn=self.connection)
 
-    async def work(self, handle: Callable[[int], Awaitable[None]]) -> None:
+    async def work(self, handle: Callable[[int], Awaitable[None]], *, busy: bool) -> None:
         Noop.handle = staticmethod(handle)
         async with self.oban:
             await asyncio.Event().wait()

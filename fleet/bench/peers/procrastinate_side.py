@@ -1,4 +1,8 @@
-"""Procrastinate, through psycopg. Its connections are in autocommit: each of its steps is one statement anyway."""
+"""Procrastinate, through psycopg. Its connections are in autocommit: each of its steps is one statement.
+
+By default each would be a transaction of three round trips; it then drained less. Deleting what has succeeded, an option of
+its own, gained nothing.
+"""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -27,7 +31,7 @@ class System:
     async def submit_many(self, numbers: Sequence[int]) -> None:
         await self.task.batch_defer_async(*[{"i": number, "pad": PAD} for number in numbers])
 
-    async def work(self, handle: Callable[[int], Awaitable[None]]) -> None:
+    async def work(self, handle: Callable[[int], Awaitable[None]], *, busy: bool) -> None:
         self.handle = handle
         await self.app.run_worker_async(queues=[QUEUE], concurrency=self.slots, install_signal_handlers=False)
 

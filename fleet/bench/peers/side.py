@@ -43,8 +43,8 @@ class System(Protocol):
     async def submit_many(self, numbers: Sequence[int]) -> None:
         """Do the same for many, the fastest way there is."""
 
-    async def work(self, handle: Handle) -> None:
-        """Await `handle(number)` for every task; end only when cancelled."""
+    async def work(self, handle: Handle, *, busy: bool) -> None:
+        """Await `handle(number)` for every task; end only when cancelled. `busy`: many are waiting; else single ones come."""
 
 
 async def enqueue(system: System, orders: Orders) -> Figures:
@@ -77,7 +77,7 @@ async def drain(system: System, orders: Orders) -> Figures:
         await asyncio.sleep(seconds)
         ended += 1
 
-    worker = asyncio.create_task(system.work(handle))
+    worker = asyncio.create_task(system.work(handle, busy=True))
     await until(lambda: ended > 0, worker)
     await asyncio.sleep(WARM_UP_SECONDS)
     before, began = ended, time.perf_counter()
@@ -98,7 +98,7 @@ async def pick_up(system: System, orders: Orders) -> Figures:
     async def handle(number: int) -> None:
         waited.setdefault(number, time.perf_counter() - sent[number])
 
-    worker = asyncio.create_task(system.work(handle))
+    worker = asyncio.create_task(system.work(handle, busy=False))
     for number in range(WARM_UP_TASKS + orders["tasks"]):
         if number == WARM_UP_TASKS:
             await until(lambda: len(waited) == WARM_UP_TASKS, worker)
