@@ -59,7 +59,7 @@ class Client:
     def query_sync(self, statement: Statement, **values: Any) -> list[Row]:
         """Do the same from plain code."""
         if self._pool_sync is None:
-            self._pool_sync = ConnectionPool(**self._pool_options, open=True)
+            self._pool_sync = ConnectionPool(**self._pool_options, connection_class=Connection, open=True)
         with self._database.reachable(), self._pool_sync.connection() as connection, answered():
             return run_sync(connection, statement, **values)
 
@@ -69,7 +69,8 @@ class Client:
         loop = asyncio.get_running_loop()
         pool = self._pools.get(loop)
         if pool is None:
-            pool = _Pool(AsyncConnectionPool(**self._pool_options, open=False), asyncio.Semaphore(_POOL_MAX))
+            connections = AsyncConnectionPool(**self._pool_options, connection_class=AsyncConnection, open=False)
+            pool = _Pool(connections, asyncio.Semaphore(_POOL_MAX))
             self._pools[loop] = pool
             await pool.connections.open()
         await self._turn(pool)

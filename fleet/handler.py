@@ -97,7 +97,7 @@ class Handler:
         Raises InvalidArguments listing every argument that does not fit, or the path to what JSON cannot carry.
         """
         try:
-            values = self._adapter.validate_python(arguments)
+            values = self._adapter.validator.validate_python(arguments)
         except pydantic.ValidationError as error:
             raise InvalidArguments(f"{self.name}: {_problems(error)}") from None
         return self.dump(values, limit_bytes)
@@ -107,18 +107,21 @@ class Handler:
         try:
             if self._loose:
                 check(values, to_jsonable_python)
-            text = self._text(dict(values))
+            text = self._text(values)
         except (Unrepresentable, PydanticSerializationError) as error:
             raise InvalidArguments(f"{self.name}: {error}") from None
         return _bounded(self.name, text, limit_bytes)
 
-    def _text(self, values: dict[str, Any]) -> str:
-        """Return JSON text: the quick way is pydantic's, the other one names the place of what cannot be carried."""
+    def _text(self, values: Mapping[str, Any]) -> str:
+        """Return JSON text: the quick way is pydantic's, the other one names the place of what cannot be carried.
+
+        The quick way writes NaN and infinities as null, so where there is a null, it is not believed.
+        """
         with suppress(PydanticSerializationError):
-            text = self._adapter.dump_json(values, by_alias=True).decode()
-            if not suspicious(text):
+            text = self._adapter.serializer.to_json(values, by_alias=True).decode()
+            if "null" not in text and not suspicious(text):
                 return text
-        return encode(self._adapter.dump_python(values, mode="json", by_alias=True))
+        return encode(self._adapter.dump_python(dict(values), mode="json", by_alias=True))
 
     def decode(self, text: str) -> dict[str, Any]:
         """Return the arguments as the function takes them. Raises InvalidArguments where they fit no longer."""

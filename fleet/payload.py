@@ -47,7 +47,7 @@ def suspicious(text: str) -> bool:
         "\\u0000" in text
         or "NaN" in text
         or "Infinity" in text
-        or text.count("[") + text.count("{") > DEPTH_MAX
+        or (len(text) > 2 * DEPTH_MAX and text.count("[") + text.count("{") > DEPTH_MAX)
         or (len(text) >= _DIGITS_MAX and _LONG_NUMBER.search(text) is not None)
     )
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TypeVar
 from uuid import uuid4
 
-import psycopg
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 from psycopg.rows import class_row
@@ -323,7 +322,7 @@ def holders(site: Site) -> list[Holder]:
 def _connect(database: Database, *, asking: bool = True) -> Connection:
     conninfo = make_conninfo(database.conninfo("doctor", asking=asking), target_session_attrs="any")
     # Without prepared statements: a pooler that does not know them is no reason to find nothing else.
-    return psycopg.connect(conninfo, autocommit=True, prepare_threshold=None)
+    return Connection.connect(conninfo, autocommit=True, prepare_threshold=None)
 
 
 def _round_trip(connection: Connection, clock: Callable[[], float]) -> RoundTrip:

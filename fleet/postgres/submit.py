@@ -51,7 +51,7 @@ FROM STDIN
 
 
 _ESCAPES = str.maketrans({"\t": "\\t", "\n": "\\n", "\r": "\\r"})
-CHUNK = 5000  # rows sent at once, and between two calls of `progress`
+CHUNK = 500  # rows sent at once, so that the server writes some while others are made ready
 
 
 class Submission(NamedTuple):

@@ -19,10 +19,8 @@ from fleet.worker.loop import back_off, jittered, pause, reconnecting, trouble
 from fleet.worker.settler import Settler
 from fleet.worker.slots import Slots
 
-FIRST_SECONDS = 0.005  # the first sleep of a worker without work; each next one is twice as long
-AWAKE_SECONDS = (
-    0.05  # so long without work, and it says that it sleeps; so long without a sleep, and it takes that back
-)
+NAP_SECONDS = 0.005  # so long without work, and a worker says that it sleeps
+AWAKE_SECONDS = 0.05  # so long without as much of a nap, and it takes that back
 UNSETTLED_MAX = 4  # times the slots: no more claims while so much waits to be settled
 
 
@@ -187,7 +185,7 @@ class Claimer:
     async def _rest(self, connection: AsyncConnection, lease: Lease) -> None:
         """Return when there is something to claim, or a reason to look into the lease again."""
         if self._in_vain:
-            await pause(min(FIRST_SECONDS * 2 ** min(self._in_vain, 20), self._settings.poll.total_seconds()))
+            await pause(min(NAP_SECONDS * 2 ** min(self._in_vain, 20), self._settings.poll.total_seconds()))
         if self._idle is not lease and not await self._doze(connection, lease):
             return
         idle = self.listening()
@@ -199,7 +197,7 @@ class Claimer:
             began = time.monotonic()
             await pause(sleep, self.wake)
             now = time.monotonic()
-            if now - began >= FIRST_SECONDS:
+            if now - began >= NAP_SECONDS:
                 self._slept_at = now
             if self._quick and self.wake.is_set():
                 return  # without a look: where many are called, the first of the last time is quick, the others look
@@ -207,14 +205,13 @@ class Claimer:
             await self._wake_up()
 
     async def _doze(self, connection: AsyncConnection, lease: Lease) -> bool:
-        """Look a few times, further and further apart, before saying that we sleep. False where something came."""
-        seconds = FIRST_SECONDS
-        while seconds < AWAKE_SECONDS and not self._ending:
-            self.wake.clear()
-            if await self._peek(connection) is None:
-                return False
-            await pause(seconds, self.wake)
-            seconds *= 2
+        """Take a nap, and say that we sleep. False where something came before or after it."""
+        self.wake.clear()
+        if await self._peek(connection) is None:
+            return False
+        await pause(NAP_SECONDS, self.wake)
+        if await self._peek(connection) is None:
+            return False
         self._slept_at = time.monotonic()
         if self.listening():
             await listen.set_idle(connection, lease.id, idle=True)
@@ -233,7 +230,7 @@ class Claimer:
     async def _hears_everything(self, connection: AsyncConnection) -> bool:
         """Peek until every insert that could not see us sleep, and so calls nobody, has ended. False: something came."""
         mark = await listen.barrier(connection)
-        seconds = FIRST_SECONDS
+        seconds = NAP_SECONDS
         while not await listen.passed(connection, mark):
             self.wake.clear()
             if self._ending or await self._peek(connection) is None:

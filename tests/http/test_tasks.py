@@ -8,7 +8,6 @@ from typing import Any
 from uuid import UUID
 
 import httpx
-import psycopg
 import pytest
 from sqlalchemy import Dialect, Select
 from sqlalchemy.dialects.postgresql.psycopg import dialect
@@ -248,7 +247,7 @@ DIALECT: Dialect = dialect()  # type: ignore[no-untyped-call]  # SQLAlchemy's ow
 @pytest.fixture(scope="module")
 def many(one_url: str) -> Iterator[Connection]:
     """Lend a connection to a hundred thousand tasks, which are rolled back at the end."""
-    with psycopg.connect(one_url) as connection, connection.transaction(force_rollback=True):
+    with Connection.connect(one_url) as connection, connection.transaction(force_rollback=True):
         connection.execute(MANY)
         connection.execute("ANALYZE fleet.task")
         yield connection

@@ -4,7 +4,6 @@ import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
-import psycopg
 import pytest
 
 from fleet.postgres.database import AsyncConnection
@@ -28,14 +27,14 @@ async def stage(folder: Path) -> AsyncIterator[Stage]:
 @pytest.fixture
 async def watcher(database_url: str) -> AsyncIterator[AsyncConnection]:
     """The test's own eyes."""
-    async with await psycopg.AsyncConnection.connect(database_url, autocommit=True) as connection:
+    async with await AsyncConnection.connect(database_url, autocommit=True) as connection:
         yield connection
 
 
 @pytest.fixture
 async def locker(database_url: str) -> AsyncIterator[AsyncConnection]:
     """The test's own hands: begins a transaction with its first statement, and holds locks until commit()."""
-    async with await psycopg.AsyncConnection.connect(database_url) as connection:
+    async with await AsyncConnection.connect(database_url) as connection:
         yield connection
         await connection.rollback()
 

@@ -9,6 +9,7 @@ from uuid import UUID
 import psycopg
 from uuid_utils.compat import uuid7
 
+from fleet.postgres.database import AsyncConnection
 from tests.support import eventually, submit
 
 NAMES = ("quick", "quick_once")
@@ -48,7 +49,7 @@ async def load(url: str, *, milliseconds: int, every_seconds: float = 0.004) -> 
 async def _submit(submitted: Load, url: str, milliseconds: int, every_seconds: float) -> None:
     while True:
         try:
-            async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
+            async with await AsyncConnection.connect(url, autocommit=True) as connection:
                 while True:
                     task = uuid7()
                     submitted.unknown.append(task)

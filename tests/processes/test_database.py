@@ -82,7 +82,7 @@ async def test_the_server_crashes_and_comes_back_after_two_ttl(
         workers[0].stop()  # and this one comes back later than the others, and than their first look at its lease
         await asyncio.to_thread(server.start)
         up_at = time.monotonic()
-        async with await psycopg.AsyncConnection.connect(database_url, autocommit=True) as again:
+        async with await AsyncConnection.connect(database_url, autocommit=True) as again:
             began = await value(again, "SELECT clock_timestamp()")
             awake = "SELECT count(*) FROM fleet.lease WHERE renewed_at > %s::timestamptz + interval '0.6 s'"
             await until(again, awake, began, is_=lambda count: count == 2, seconds=RESUME_SECONDS)
@@ -94,7 +94,7 @@ async def test_the_server_crashes_and_comes_back_after_two_ttl(
                 assert await terminal(again, task, RESUME_SECONDS) == "SUCCEEDED"
             assert time.monotonic() - up_at < RESUME_SECONDS
             await submitted.more(100)
-    async with await psycopg.AsyncConnection.connect(database_url, autocommit=True) as again:
+    async with await AsyncConnection.connect(database_url, autocommit=True) as again:
         # Handed back at no cost when its worker could not be sure of its lease, and run again.
         (await stage.arrival(repeatable, 2)).tell("return 2")
         assert await terminal(again, repeatable) == "SUCCEEDED"
@@ -147,7 +147,7 @@ async def test_sigterm_while_the_database_is_down_ends_the_process_in_time(
     # The handlers' patience, their grace, the settlements' patience; and what a connection may take beside.
     assert time.monotonic() - began < 4 * TTL.total_seconds() + 2.0
     await asyncio.to_thread(server.start)
-    async with await psycopg.AsyncConnection.connect(database_url, autocommit=True) as again:
+    async with await AsyncConnection.connect(database_url, autocommit=True) as again:
         await crew.start_looking(again).worker(slots=2, queues=["idle", "busy", "unsettled"])
         for task in (running, ended):  # what they could not say is unknown, and for a person to check
             assert await terminal(again, task) == "FAILED"

@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator, Iterator
 
-import psycopg
 import pytest
 
 from fleet import Fleet, Settings
@@ -16,7 +15,7 @@ from tests.worker.steps import Recorder
 @pytest.fixture(scope="session")
 def shared_database(server_url: str, template: str) -> Iterator[tuple[str, Connection]]:
     """One database for all tests of this folder: making and dropping one takes longer than most of them."""
-    with new_database(server_url, template) as url, psycopg.connect(url, autocommit=True) as cleaner:
+    with new_database(server_url, template) as url, Connection.connect(url, autocommit=True) as cleaner:
         yield url, cleaner
 
 
@@ -48,5 +47,5 @@ def recorder() -> Recorder:
 async def holder(database: Database) -> AsyncIterator[AsyncConnection]:
     """A session without time-outs, for locks that are held as long as a test likes. Leaving it lets them go."""
     conninfo = database.conninfo("test holder", bounded=False)
-    async with await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as connection:
+    async with await AsyncConnection.connect(conninfo, autocommit=True) as connection:
         yield connection
