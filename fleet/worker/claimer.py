@@ -19,8 +19,8 @@ from fleet.worker.loop import back_off, jittered, pause, reconnecting, trouble
 from fleet.worker.settler import Settler
 from fleet.worker.slots import Slots
 
-NAP_SECONDS = 0.005  # so long without work, and a worker says that it sleeps
-AWAKE_SECONDS = 0.05  # so long without as much of a nap, and it takes that back
+NAP_SECONDS = 0.002  # a busy worker lets so much time pass before it claims again what will have come in
+AWAKE_SECONDS = 0.05  # so long without a sleep of at least a nap, and it takes back that it sleeps
 UNSETTLED_MAX = 4  # times the slots: no more claims while so much waits to be settled
 
 
@@ -101,7 +101,7 @@ class Claimer:
         await self._disconnect()
 
     async def _turn(self) -> None:
-        if self._slots.free <= 0 or time.monotonic() - self._slept_at > AWAKE_SECONDS:
+        if time.monotonic() - self._slept_at > AWAKE_SECONDS:
             await self._wake_up()
         await self._room()
         lease = self._keeper.lease
@@ -113,7 +113,13 @@ class Claimer:
         connection = await self._connect()
         if self._checks and self._checks[0] <= time.monotonic():
             await self._reconcile(connection, lease)
-        if not await self._claim(connection, lease):
+        free = self._slots.free
+        brought = await self._claim(connection, lease, free)
+        if brought is None or brought == free:
+            return
+        if brought and self._idle is not lease:
+            await pause(NAP_SECONDS)
+        else:
             await self._rest(connection, lease)
 
     async def _room(self) -> None:
@@ -121,17 +127,21 @@ class Claimer:
         while not self._ending:
             self._slots.changed.clear()
             self._settler.settled.clear()
-            if self._slots.free <= 0:
+            if self._slots.free <= 0 and self._idle is not None:
+                await pause(AWAKE_SECONDS, self._slots.changed)
+                if self._slots.free <= 0:
+                    await self._wake_up()  # others may have room
+            elif self._slots.free <= 0:
                 await self._slots.changed.wait()
             elif self._settler.unsettled >= UNSETTLED_MAX * self._settings.slots:
                 await self._settler.settled.wait()
             else:
                 return
 
-    async def _claim(self, connection: AsyncConnection, lease: Lease) -> bool:
-        """Claim once; False where nothing more was there."""
+    async def _claim(self, connection: AsyncConnection, lease: Lease, free: int) -> int | None:
+        """Claim once, and return how many tasks it brought; None where the lease was not good enough."""
         sent = time.monotonic()
-        free, lanes = self._slots.free, self._lanes.order(sent)
+        lanes = self._lanes.order(sent)
         try:
             claimed = await claim.claim(connection, lease, lanes, self._flags, free)
         except psycopg.Error:
@@ -142,13 +152,12 @@ class Claimer:
         if claimed is None:
             if not self._ending:
                 await self._keeper.renewal()
-            return True
+            return None
         now = time.monotonic()
-        full = len(claimed.tasks) == free
         self._lanes.learn(
             lanes,
             claimed.tasks,
-            full=full,
+            full=len(claimed.tasks) == free,
             seen=claimed.seen,
             generations=claimed.generations,
             cost=now - sent,
@@ -160,7 +169,8 @@ class Claimer:
             claimed.tasks.sort(key=lambda task: (task.priority, task.run_at, task.id))
             self._slots.put(claimed.tasks)
             self._events.emit(TasksClaimed(len(claimed.tasks), now - sent))
-        return full
+            await asyncio.sleep(0)  # they start before the next statement is made ready
+        return len(claimed.tasks)
 
     async def _peek(self, connection: AsyncConnection) -> float | None:
         """Return how many seconds to sleep before the next look, or None where there is something to claim."""
@@ -186,36 +196,29 @@ class Claimer:
         """Return when there is something to claim, or a reason to look into the lease again."""
         if self._in_vain:
             await pause(min(NAP_SECONDS * 2 ** min(self._in_vain, 20), self._settings.poll.total_seconds()))
-        if self._idle is not lease and not await self._doze(connection, lease):
+        idle, longest = self.listening(), NAP_SECONDS
+        if idle and not await self._sleep(connection, lease):
             return
-        idle = self.listening()
         while not self._ending and self._keeper.holds(lease) and not self._checks and self.listening() == idle:
             self.wake.clear()
-            sleep = await self._peek(connection)
-            if sleep is None:
+            seconds = await self._peek(connection)
+            if seconds is None:
                 return
             began = time.monotonic()
-            await pause(sleep, self.wake)
-            now = time.monotonic()
-            if now - began >= NAP_SECONDS:
-                self._slept_at = now
+            await pause(seconds if idle else min(seconds, longest), self.wake)
+            longest *= 2  # nobody calls: look soon at first, and then less and less often
+            if time.monotonic() - began >= NAP_SECONDS:
+                self._slept_at = time.monotonic()
             if self._quick and self.wake.is_set():
                 return  # without a look: where many are called, the first of the last time is quick, the others look
         if not self.listening():
             await self._wake_up()
 
-    async def _doze(self, connection: AsyncConnection, lease: Lease) -> bool:
-        """Take a nap, and say that we sleep. False where something came before or after it."""
-        self.wake.clear()
-        if await self._peek(connection) is None:
-            return False
-        await pause(NAP_SECONDS, self.wake)
-        if await self._peek(connection) is None:
-            return False
-        self._slept_at = time.monotonic()
-        if self.listening():
+    async def _sleep(self, connection: AsyncConnection, lease: Lease) -> bool:
+        """Say that we sleep, unless that is known. False where something came before everybody could know."""
+        if self._idle is not lease:
             await listen.set_idle(connection, lease.id, idle=True)
-            self._idle = lease
+            self._idle, self._slept_at = lease, time.monotonic()
             if not await self._hears_everything(connection):
                 await self._wake_up()
                 return False
