@@ -6,6 +6,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar, overload
+from uuid import UUID
 
 from uuid_utils.compat import uuid7
 
@@ -270,23 +271,26 @@ class Fleet:
 
         `progress` is called now and then with the number sent so far.
         """
+        like = task.submission_of("{}")
+        if like.key is not None:
+            raise InvalidArguments("submit_many takes no idempotency key: one key stands for one task")
         refs: list[TaskRef[R]] = []
+        client, limit, encode = self.client, self.settings.args_bytes_max, task.handler.encode
 
-        def submissions() -> Iterable[Submission]:
+        def rows() -> Iterable[tuple[UUID, str]]:
             for index, each in enumerate(arguments):
                 try:
-                    submission = task.submission((), each)
+                    args = encode(each, limit)
                 except InvalidArguments as error:
                     error.add_note(f"in item {index}; nothing was submitted")
                     raise
-                if submission.key is not None:
-                    raise InvalidArguments("submit_many takes no idempotency key: one key stands for one task")
-                refs.append(TaskRef(submission.id, self.client))
-                yield submission
+                id_ = uuid7()
+                refs.append(TaskRef(id_, client))
+                yield id_, args
 
-        async with self.client.connection() as connection:
+        async with client.connection() as connection:
             with answered():
-                await copy(connection, submissions(), progress)
+                await copy(connection, like, rows(), progress)
         return refs
 
     async def close(self) -> None:

@@ -121,9 +121,16 @@ async def test_a_snapshot_that_may_not_see_the_sleeper_always_announces(
 async def test_one_statement_announces_each_queue_once(
     connection: AsyncConnection, listener: AsyncConnection, sleeper: Lease
 ) -> None:
-    many = [Submission(id=uuid7(), queue=queue, name="work", args="{}") for queue in ("b", "default", "c") * 100]
-    await copy(connection, many, lambda _: None)
-    assert sorted(await heard(listener, connection)) == ["b", "default"]
+    await execute(
+        connection,
+        """
+        INSERT INTO fleet.task (id, queue, name, max_attempts, max_losses)
+        SELECT gen_random_uuid(), queue, 'work', 1, 1 FROM unnest('{b,default,c}'::text[]) AS queue, generate_series(1, 100)
+        """,
+    )
+    rows = [(uuid7(), "{}") for _ in range(100)]
+    await copy(connection, Submission(id=uuid7(), queue="b", name="work", args="{}"), rows, lambda _: None)
+    assert sorted(await heard(listener, connection)) == ["b", "b", "default"]
 
 
 async def test_what_is_undone_is_not_announced(

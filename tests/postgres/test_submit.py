@@ -36,6 +36,11 @@ async def send(connection: AsyncConnection, one: Submission) -> tuple[UUID, bool
     return accepted(one, (await run(connection, query, **values))[0])
 
 
+async def copy_all(connection: AsyncConnection, like: Submission, count: int = 1) -> None:
+    rows = [(like.id, like.args)] + [(uuid7(), like.args) for _ in range(count - 1)]
+    await copy(connection, like, rows, lambda _: None)
+
+
 async def count(connection: AsyncConnection) -> tuple[int, int]:
     """Numbers of tasks and of submissions."""
     counted = await execute(
@@ -68,7 +73,7 @@ async def test_a_task_is_written_as_it_was_said(connection: AsyncConnection, key
 
 async def test_a_task_copied_is_the_same_as_a_task_submitted(connection: AsyncConnection) -> None:
     one = submission(**EVERYTHING)
-    await copy(connection, [one], lambda _: None)
+    await copy_all(connection, one)
     after = await row(connection, one.id)
     assert {name: after[name] for name in WRITTEN} == WRITTEN
 
@@ -82,7 +87,7 @@ async def test_a_delay_goes_before_a_moment_and_neither_means_now(
     whens: list[dict[str, Any]] = [{"delay": HOUR, "run_at": MOMENT}, {"run_at": MOMENT}, {}]
     both, moment, neither = (submission(key=key and f"{key}{number}", **when) for number, when in enumerate(whens))
     for one in (both, moment, neither):
-        await (copy(connection, [one], lambda _: None) if bulk else send(connection, one))
+        await (copy_all(connection, one) if bulk else send(connection, one))
     end = await scalar(connection, "SELECT clock_timestamp()")
 
     assert begin + HOUR <= (await row(connection, both.id))["run_at"] <= end + HOUR
@@ -100,7 +105,7 @@ async def test_what_cannot_hold_is_refused_and_nothing_is_written(
         with pytest.raises((psycopg.DataError, psycopg.IntegrityError, json.JSONDecodeError)):
             await submit(connection, key=key, **changes)
     with pytest.raises((psycopg.DataError, psycopg.IntegrityError)):
-        await copy(connection, [submission(), submission(**changes), submission()], lambda _: None)
+        await copy_all(connection, submission(**changes), 3)
     assert await count(connection) == (0, 0)
 
 
@@ -226,21 +231,21 @@ async def test_a_transaction_of_the_wrong_kind_is_refused(connection: AsyncConne
 
 async def test_many_tasks_go_in_at_once_and_their_keys_are_not_looked_at(connection: AsyncConnection) -> None:
     heard: list[int] = []
-    await copy(connection, (submission(key="same") for _ in range(12_000)), heard.append)
+    await copy(connection, submission(key="same"), ((uuid7(), "{}") for _ in range(12_000)), heard.append)
     assert await count(connection) == (12_000, 0)
     assert heard == list(range(CHUNK, 12_000 + CHUNK, CHUNK))
 
 
 async def test_a_copy_that_breaks_off_leaves_nothing(connection: AsyncConnection) -> None:
-    def broken() -> Iterator[Submission]:
-        yield from (submission() for _ in range(100))
+    def broken() -> Iterator[tuple[UUID, str]]:
+        yield from ((uuid7(), "{}") for _ in range(100))
         raise KeyError("the source is gone")
 
     with pytest.raises(KeyError, match="the source is gone"):
-        await copy(connection, broken(), lambda _: None)
+        await copy(connection, submission(), broken(), lambda _: None)
     assert await count(connection) == (0, 0)
 
-    await copy(connection, [], lambda _: None)
+    await copy(connection, submission(), [], lambda _: None)
     assert await count(connection) == (0, 0)
 
 

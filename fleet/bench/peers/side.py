@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import uvloop
 
-CHUNK = 1000
+CHUNK = 10000
 CHUNKS_MIN = 10
 WARM_UP_SECONDS = 1.0
 WARM_UP_TASKS = 30
