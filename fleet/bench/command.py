@@ -90,8 +90,13 @@ SCENARIOS = {
     ),
     "snapshot": Scenario(
         "Whether work slows down while another session holds a snapshot.",
-        {"slots": (256, _SLOTS), "tasks": (60_000, "The backlog of each of five rounds.")},
-        quick=({"tasks": 10_000},),
+        {
+            "slots": (256, _SLOTS),
+            "tasks": (60_000, "Each of five backlogs, one after another."),
+            "rounds": (3, _ROUNDS),
+        },
+        runs=({"rounds": 1},),
+        quick=({"tasks": 10_000, "rounds": 1},),
     ),
     "near_empty": Scenario(
         "How long tasks wait at half load while another session holds an old snapshot, and while none does.",

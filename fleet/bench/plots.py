@@ -107,7 +107,7 @@ def systems(found: Sequence[Found]) -> Iterator[tuple[str, float]]:
 def snapshot(axes: Axes, found: Sequence[Found]) -> bool:
     """Draw the rate of each round under a held snapshot, from zero up."""
     for result in (first := _of(found, "snapshot")[:1]):
-        rates = [result[f"round_{number}_tasks_per_second"] for number in range(1, result["setup"]["rounds"] + 1)]
+        rates = [result[f"backlog_{number}_tasks_per_second"] for number in range(1, result["setup"]["backlogs"] + 1)]
         axes.plot(range(1, len(rates) + 1), rates, color=_OURS, marker="o", linewidth=2)
         for number, rate in ((1, rates[0]), (len(rates), rates[-1])):
             axes.annotate(f"{shown(rate)} /s", (number, rate), (0, 9), textcoords="offset points", ha="center")

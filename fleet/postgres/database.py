@@ -28,6 +28,7 @@ _PLANNED_ONCE = {
     "enable_bitmapscan": "off",
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
+    "enable_sort": "off",  # where an index has the order, that index is meant; elsewhere there is no other way, and it sorts
 }
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)\b")
 

@@ -85,17 +85,18 @@ class Maintenance:
     async def step(self) -> None:
         """One round: reap and sweep; expire; and now and then look for orphans and prune."""
         connection = await self._connected()
-        await self.reap_once(connection)
-        await self.expire_once(connection)
+        seen = await reap.survey(connection)
+        await self.reap_once(connection, seen.leases)
+        if seen.overdue:
+            await self.expire_once(connection)
         if self._rounds % FULL_PASS_EVERY == 0:
             self._tell(await reap.sweep_orphans(connection, self._sweeper()))
             await cancel.forget(connection)
             await prune.prune(connection, self._me(), round(time.time() * 1000), self._settings.retention)
         self._rounds += 1
 
-    async def reap_once(self, connection: AsyncConnection) -> None:
-        """Read the leases; mark those that are surely dead; settle what ended leases still hold."""
-        leases = await reap.read_leases(connection)
+    async def reap_once(self, connection: AsyncConnection, leases: Sequence[reap.LeaseSeen]) -> None:
+        """Mark the leases that are surely dead; settle what ended ones still hold."""
         accused = [lease for lease in self._witness.accuse(leases, time.monotonic()) if lease != self._me()]
         marked = await reap.mark(connection, self._me(), accused) if accused else []
         if marked:

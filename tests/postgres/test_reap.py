@@ -368,13 +368,13 @@ async def test_the_leases_are_read_until_they_are_cleared(
 ) -> None:
     await take(connection, lease)
     await expire_lease(connection, lease)
-    seen = {each.id: each for each in await reap.read_leases(connection)}
+    seen = {each.id: each for each in (await reap.survey(connection)).leases}
     assert (seen[lease.id].expired, seen[lease.id].ended, seen[lease.id].ttl) == (True, False, MINUTE)
     assert (seen[rival.id].expired, seen[rival.id].ended) == (False, False)
 
     await end_lease(connection, lease)
-    seen = {each.id: each for each in await reap.read_leases(connection)}
+    seen = {each.id: each for each in (await reap.survey(connection)).leases}
     assert seen[lease.id].ended
 
     await reap.sweep(connection, sweeper(), [lease.id])
-    assert [each.id for each in await reap.read_leases(connection)] == [rival.id]
+    assert [each.id for each in (await reap.survey(connection)).leases] == [rival.id]
