@@ -1,5 +1,6 @@
 """`fleet bench`: one command for each scenario, all of them, and the comparison with other systems."""
 
+import functools
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
@@ -185,7 +186,21 @@ def bench() -> None:
     """Measure speed: ratios of figures taken side by side, in one run on one machine."""
 
 
+def _explains_extra(run: Callable[..., None]) -> Callable[..., None]:
+    """Say what to install where a library of the extra is missing."""
+
+    @functools.wraps(run)
+    def explained(**options: Any) -> None:
+        try:
+            run(**options)
+        except ModuleNotFoundError as error:
+            raise click.ClickException(f"{error.name} is missing: pip install 'pgfleet[bench]'") from None
+
+    return explained
+
+
 def _command(name: str, scenario: Scenario) -> click.Command:
+    @_explains_extra
     def run(*, output: str, server_url: str | None, **options: Any) -> None:
         from fleet.bench.show import show
         from fleet.bench.stage import opened
@@ -220,6 +235,7 @@ def server_option(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--save", metavar="FILE", type=_FILE, help="Write all figures there, as JSON.")
 @output_option
 @server_option
+@_explains_extra
 def all_(*, quick: bool, save: Path | None, output: str, server_url: str | None) -> None:
     """Run every scenario, and say which goals were reached.
 
@@ -244,6 +260,7 @@ def all_(*, quick: bool, save: Path | None, output: str, server_url: str | None)
 @click.option("--save", metavar="FILE", type=_FILE, help="Write the figures there too, as JSON.")
 @output_option
 @server_option
+@_explains_extra
 def peers(
     *,
     seconds: float,
@@ -270,12 +287,11 @@ def peers(
 @bench.command()
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=_FILE)
 @click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
+@_explains_extra
 def plot(*, files: tuple[Path, ...], directory: Path) -> None:
-    """Draw what `all --save`, or a scenario with `-o json`, has written. Needs pgfleet[bench]."""
-    try:
-        from fleet.bench import plots
-    except ModuleNotFoundError as error:
-        raise click.ClickException(f"{error.name} is missing: pip install 'pgfleet[bench]'") from None
+    """Draw what `all --save`, or a scenario with `-o json`, has written."""
+    from fleet.bench import plots
+
     for path in plots.draw(files, directory):
         click.echo(path)
 

@@ -106,6 +106,28 @@ SELECT statement_timestamp() AS seen,
   (SELECT jsonb_object_agg(queue.name, queue.generation) FROM fleet.queue WHERE queue.name = ANY (:queues::text[]))
 """)
 
+# From the head up to the cursor, which is (run_at, id) here: what lies behind it and should not.
+LOOK_BACK = Statement("""
+WITH lane AS MATERIALIZED (
+  SELECT given.queue, given.priority, given.run_at, given.id
+  FROM unnest(:queues::text[], :priorities::smallint[], :run_ats::timestamptz[], :ids::uuid[])
+    AS given (queue, priority, run_at, id)
+  WHERE given.queue <> ALL (ARRAY(SELECT name FROM fleet.queue WHERE paused))
+)
+SELECT lane.queue, lane.priority, behind.run_at, behind.id
+FROM lane
+CROSS JOIN LATERAL (
+  SELECT task.run_at, task.id
+  FROM fleet.task
+  WHERE task.queue = lane.queue AND task.priority = lane.priority AND task.state = 'QUEUED'
+    AND (task.run_at, task.id) <= (lane.run_at, lane.id)
+    AND (task.expires_at IS NULL OR task.expires_at > statement_timestamp())
+    AND task.name = ANY (:names::text[])
+  ORDER BY task.run_at, task.id
+  LIMIT 1
+) AS behind
+""")
+
 FETCH_ARGS = Statement("""
 SELECT args::text
 FROM fleet.task
@@ -195,6 +217,14 @@ async def peek(connection: AsyncConnection, lanes: Sequence[Lane], names: Sequen
     rows = await run(connection, PEEK, names=list(names), **_lanes(lanes))
     seen, ready, next_due_seconds, generations = rows[0]
     return Peeked(ready, seen, next_due_seconds, generations or {})
+
+
+async def look_back(
+    connection: AsyncConnection, lanes: Sequence[Lane], names: Sequence[str]
+) -> dict[tuple[str, int], Position]:
+    """Return, for each lane with a task left behind its position, where a claim must begin to find the first of them."""
+    rows = await run(connection, LOOK_BACK, names=list(names), **_lanes(lanes))
+    return {(row[0], row[1]): Position(row[2].isoformat(), UUID(int=row[3].int - 1)) for row in rows}
 
 
 async def fetch_args(connection: AsyncConnection, task: ClaimedTask) -> str | None:

@@ -21,7 +21,7 @@ Row = tuple[Any, ...]
 _NO_CONNECTION = ("08", "28", "3D", "53300", "57P")
 # The roles that run a few statements again and again, and what keeps their plans: made once, and only from indexes, so
 # that no statistics, neither wrong nor old ones, can make one that a grown table turns into a disaster.
-_HOT = ("claim", "settle", "heartbeat", "maintenance", "client")
+_HOT = ("claim", "scout", "settle", "heartbeat", "maintenance", "client")
 _PLANNED_ONCE = {
     "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",

@@ -16,6 +16,7 @@ from fleet.task import Released, Settlement
 from fleet.worker.keeper import Keeper
 from fleet.worker.lanes import Lanes
 from fleet.worker.loop import back_off, jittered, pause, reconnecting, trouble
+from fleet.worker.scout import Scout
 from fleet.worker.settler import Settler
 from fleet.worker.slots import Slots
 
@@ -43,6 +44,7 @@ class Claimer:
         self._database = database
         self._flags = {name: handler.idempotent for name, handler in handlers.items()}
         self._lanes = Lanes(queues)
+        self.scout = Scout(database, self._lanes, list(self._flags), settings, events, self.wake.set)
         self._settings = settings
         self._events = events
         self._keeper = keeper
@@ -163,6 +165,7 @@ class Claimer:
             cost=now - sent,
             now=now,
         )
+        self.scout.owed.set()
         self._quick = bool(claimed.tasks)
         if claimed.tasks:
             self._in_vain = 0
@@ -184,6 +187,7 @@ class Claimer:
         self._lanes.learn(
             lanes, [], full=False, seen=peeked.seen, generations=peeked.generations, cost=now - sent, now=now
         )
+        self.scout.owed.set()
         longest = jittered(self._settings.poll_listening if self.listening() else self._settings.poll)
         due = [wait for wait in (peeked.next_due_seconds, self._lanes.owed_seconds(now)) if wait is not None]
         if self._due_at is not None:
@@ -257,6 +261,7 @@ class Claimer:
         return self._connection
 
     async def _disconnect(self) -> None:
+        self._idle = None  # a server that crashed may have forgotten it: it is said again
         connection, self._connection = self._connection, None
         if connection is not None:
             await connection.close()

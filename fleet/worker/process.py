@@ -138,7 +138,7 @@ class Worker:
         """Run all parts until a drain is asked for, then drain and stop them."""
         try:
             async with anyio.create_task_group() as parts:
-                for part in (self._slots, self._settler, self._listener, self._maintenance):
+                for part in (self._slots, self._settler, self._listener, self._maintenance, self._claimer.scout):
                     parts.start_soon(part.run)
                 parts.start_soon(self._watch_tenure)
                 claims_over = asyncio.Event()
@@ -192,7 +192,7 @@ class Worker:
 
     async def _close(self) -> None:
         await self._keeper.stop()
-        for part in (self._claimer, self._settler, self._maintenance):
+        for part in (self._claimer, self._claimer.scout, self._settler, self._maintenance):
             await part.close()
         self._slots.close()
 

@@ -1,6 +1,6 @@
 """What an idle worker is told without leaving a trace."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import pytest
@@ -8,8 +8,11 @@ import pytest
 from fleet.lease import Lease
 from fleet.postgres import cancel, claim, queue
 from fleet.postgres.database import AsyncConnection
-from tests.postgres.steps import at_the_same_moment, lanes_of, scalar, take
+from fleet.task import PRIORITY_DEFAULT, Released
+from tests.postgres.steps import MINUTE, at_the_same_moment, lanes_of, scalar, settle_one, take
 from tests.support import row, submit
+
+PAST = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 async def ready(connection: AsyncConnection, position: claim.Position = claim.HEAD) -> bool:
@@ -78,3 +81,36 @@ async def test_a_peek_costs_no_transaction_and_changes_nothing(connection: Async
 async def test_the_moments_of_peeks_do_not_go_back(connection: AsyncConnection, lease: Lease) -> None:
     moments = [(await claim.peek(connection, lanes_of("default"), ["work"])).seen for _ in range(5)]
     assert moments == sorted(moments)
+
+
+async def test_a_look_back_finds_the_first_task_behind_the_cursor_and_a_claim_from_there_takes_it(
+    connection: AsyncConnection, lease: Lease
+) -> None:
+    first, second = await submit(connection, run_at=PAST), await submit(connection, run_at=PAST + MINUTE)
+    for cursor in (claim.Position("infinity", UUID(int=0)), claim.Position(PAST.isoformat(), first)):
+        found = await claim.look_back(connection, lanes_of("default", position=cursor), ["work"])
+        assert list(found) == [("default", PRIORITY_DEFAULT)]
+        (position,) = found.values()
+        claimed = await claim.claim(
+            connection, lease, [claim.Lane("default", PRIORITY_DEFAULT, position)], {"work": True}, 1
+        )
+        assert claimed is not None
+        assert [task.id for task in claimed.tasks] == [first]
+        await settle_one(connection, claimed.tasks[0], Released("put back"))
+    assert second != first
+
+
+async def test_a_look_back_sees_neither_what_lies_ahead_nor_what_a_claim_would_not_take(
+    connection: AsyncConnection, lease: Lease
+) -> None:
+    task = await submit(connection, run_at=PAST)
+    before = claim.Position(PAST.isoformat(), UUID(int=task.int - 1))
+    assert await claim.look_back(connection, lanes_of("default", position=before), ["work"]) == {}
+
+    ahead = lanes_of("default", position=claim.Position("infinity", UUID(int=0)))
+    assert await claim.look_back(connection, ahead, ["foreign"]) == {}
+    await queue.pause(connection, "default", "operator")
+    assert await claim.look_back(connection, ahead, ["work"]) == {}
+    await queue.resume(connection, "default", "operator")
+    await take(connection, lease)
+    assert await claim.look_back(connection, ahead, ["work"]) == {}

@@ -200,6 +200,7 @@ def hot_statements() -> list[tuple[Statement, dict[str, object]]]:
     return [
         (claim.CLAIM, claiming(64)),
         (claim.PEEK, {"names": ["work", "play"], **where()}),
+        (claim.LOOK_BACK, {"names": ["work", "play"], **where()}),
         (settle.SUCCEED, {"lease": LEASE, "ids": nobody, "attempts": [1], "results": ["1"]}),
         (
             settle.GIVE_BACK,
@@ -287,6 +288,15 @@ async def test_a_claim_that_finds_nothing_does_not_look_at_the_delayed(large: As
 @pytest.mark.parametrize("run_at", ["-infinity", "now"])
 async def test_a_peek_walks_the_ready_index_and_fetches_one_row_a_lane(large: AsyncConnection, run_at: str) -> None:
     plan = await explain(large, claim.PEEK, names=["work", "play"], **where(run_at=run_at))
+    assert plan.indexes == {"task_ready"}
+    assert not plan.scanned
+    assert plan.rows <= 2 * len(LANES)
+    assert plan.pages <= 20 * len(LANES)
+
+
+async def test_a_look_back_walks_the_ready_index_and_fetches_one_row_a_lane(large: AsyncConnection) -> None:
+    now = str(await scalar(large, "SELECT statement_timestamp()"))
+    plan = await explain(large, claim.LOOK_BACK, names=["work", "play"], **where(run_at=now))
     assert plan.indexes == {"task_ready"}
     assert not plan.scanned
     assert plan.rows <= 2 * len(LANES)

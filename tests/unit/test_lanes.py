@@ -8,7 +8,7 @@ import pytest
 from fleet.lease import Lease
 from fleet.postgres.claim import HEAD, Lane, Position
 from fleet.task import PRIORITIES, ClaimedTask
-from fleet.worker.lanes import BACKWARDS_EVERY, EMPTY_SECONDS, Lanes
+from fleet.worker.lanes import BACKWARDS_EVERY, DEAR_SECONDS, EMPTY_SECONDS, Lanes
 
 T0 = datetime(2026, 1, 1, 12, 0, 0, 123456, tzinfo=UTC)
 LEASE = Lease(UUID(int=9), "worker", timedelta(seconds=30))
@@ -97,12 +97,54 @@ def test_a_lane_that_was_not_visited_keeps_its_place() -> None:
     assert (positions["a", 1], positions["a", 2], positions["a", 3]) == (at(19), at(20, 1), at(8))
 
 
-@pytest.mark.parametrize(("cost", "due"), [(0.0, 1.0), (0.05, 1.0), (0.0625, 1.25), (1.0, 20.0)])
-def test_the_head_is_looked_at_again_after_a_second_or_twenty_times_its_cost(cost: float, due: float) -> None:
+@pytest.mark.parametrize(("cost", "due"), [(0.0, 1.0), (DEAR_SECONDS, 1.0)])
+def test_the_head_is_looked_at_again_after_a_second_while_that_is_cheap(cost: float, due: float) -> None:
     walk = Walk("a")
     walk.claim(now=100.0, seen=10, cost=cost)
     assert walk.positions(100.0 + due - 0.001)["a", 0] == at(8)
     assert walk.positions(100.0 + due)["a", 0] == HEAD
+    assert walk.lanes.dear(100.0 + due) == []
+
+
+@pytest.mark.parametrize(("cost", "due"), [(0.05, 1.0), (0.0625, 1.25), (1.0, 20.0)])
+def test_a_dear_look_at_the_head_is_the_scouts_after_a_second_or_twenty_times_its_cost(cost: float, due: float) -> None:
+    walk = Walk("a")
+    walk.claim(now=100.0, seen=10, cost=cost)
+    assert walk.lanes.dear(100.0 + due - 0.001) == []
+    assert sorted(walk.lanes.dear(100.0 + due)) == [Lane("a", priority, at(8)) for priority in PRIORITIES]
+    assert set(walk.positions(100.0 + due).values()) == {at(8)}
+
+
+def test_what_the_scout_found_is_where_the_next_claim_begins() -> None:
+    walk = Walk("a")
+    walk.claim(now=100.0, seen=10, cost=1.0)
+    looked_at = walk.lanes.dear(200.0)
+    walk.lanes.scouted(looked_at, {("a", 5): at(3, 7)}, generations={"a": 1}, cost=1.0, now=201.0)
+    assert walk.positions(201.0)["a", 5] == at(3, 7)
+    assert walk.positions(201.0)["a", 4] == at(8)
+    assert walk.lanes.dear(220.999) == []
+    assert len(walk.lanes.dear(221.0)) == len(PRIORITIES)
+
+
+def test_a_head_that_has_become_cheap_again_is_looked_at_by_claims() -> None:
+    walk = Walk("a")
+    walk.claim(now=100.0, seen=10, cost=1.0)
+    walk.lanes.scouted(walk.lanes.dear(200.0), {}, generations={"a": 1}, cost=DEAR_SECONDS, now=200.0)
+    assert walk.lanes.dear(201.0) == []
+    assert set(walk.positions(201.0).values()) == {HEAD}
+
+
+def test_what_is_put_back_while_the_scout_looks_is_looked_for_once_more() -> None:
+    walk = Walk("a")
+    walk.claim(now=100.0, seen=10, cost=0.5)
+    looked_at, before = walk.lanes.dear(200.0), walk.lanes.generations
+    walk.generations["a"] = 2
+    walk.claim(now=200.1, seen=11)
+    walk.lanes.scouted(looked_at, {}, generations=before, cost=0.5, now=200.5)
+    assert walk.lanes.owed_seconds(200.5) == 10
+    assert walk.lanes.dear(210.4) == []
+    assert len(walk.lanes.dear(210.5)) == len(PRIORITIES)
+    assert walk.lanes.owed_seconds(210.5) is None  # nobody needs to be woken: the scout has it
 
 
 def test_a_claim_from_the_cursor_does_not_put_off_the_next_look_at_the_head() -> None:
@@ -128,11 +170,11 @@ def test_a_generation_that_moved_calls_back_to_the_head_of_that_queue_alone() ->
 
 def test_a_generation_that_moves_all_the_time_cannot_cost_more_than_the_share() -> None:
     walk = Walk("a")
-    walk.claim(now=0.0, seen=10, cost=0.5)
+    walk.claim(now=0.0, seen=10, cost=DEAR_SECONDS)
     walk.generations["a"] = 2
-    walk.claim(now=1.0, seen=11)
-    assert walk.positions(9.999)["a", 0] == at(9)
-    assert walk.positions(10.0)["a", 0] == HEAD
+    walk.claim(now=0.1, seen=11)
+    assert walk.positions(0.399)["a", 0] == at(9)
+    assert walk.positions(0.4)["a", 0] == HEAD
 
 
 def test_a_queue_that_is_not_on_record_yet_is_called_back_when_it_appears() -> None:

@@ -10,6 +10,7 @@ from fleet import Fleet, Settings, Task
 from fleet.postgres import queue, settle
 from fleet.postgres.database import AsyncConnection
 from fleet.task import Released, Settlement, State
+from fleet.worker import lanes
 from fleet.worker.process import Worker
 from tests.support import claim_some, eventually, execute, new_lease
 from tests.worker.steps import Recorder, in_state, lease_of, terminate
@@ -155,6 +156,27 @@ async def test_what_another_worker_hands_back_is_found(
     (task,) = await claim_some(connection, lease, 1, name="work", idempotent=False)
     async with app.worker():
         assert await refs[1].result(SOONER) == 1
+        await settle.give_back(connection, lease, [Settlement(task, Released("test"))])
+        assert await refs[0].result(SOONER) == 0
+
+
+async def test_what_is_handed_back_is_found_by_the_scout_where_looking_is_dear(
+    app: Fleet,
+    connection: AsyncConnection,
+    settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+    work: "Task[[int], int]",
+) -> None:
+    monkeypatch.setattr(lanes, "DEAR_SECONDS", -1.0)  # every look from the head took too long for a claim
+    monkeypatch.setattr(lanes, "HEAD_SCAN_EVERY_SECONDS", POLL_SECONDS)
+    monkeypatch.setattr(lanes, "HEAD_SCAN_SHARE", 0)
+    lease = await new_lease(connection)
+    refs = [await work.submit(number) for number in range(2)]
+    (task,) = await claim_some(connection, lease, 1, name="work", idempotent=False)
+    await execute(connection, "UPDATE fleet.task SET run_at = run_at - interval '1 hour'")
+    async with app.worker() as worker:
+        assert await refs[1].result(SOONER) == 1
+        await asleep(connection, worker)
         await settle.give_back(connection, lease, [Settlement(task, Released("test"))])
         assert await refs[0].result(SOONER) == 0
 
