@@ -8,7 +8,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from fleet.lease import Lease
-from fleet.postgres.database import AsyncConnection, Row, Statement, array, run
+from fleet.postgres.database import AsyncConnection, Row, Statement, array, id_array, run
 from fleet.task import ClaimedTask
 
 ARGS_INLINE_BYTES = 8192
@@ -236,7 +236,7 @@ async def fetch_args(connection: AsyncConnection, task: ClaimedTask) -> str | No
 async def reconcile(connection: AsyncConnection, lease: Lease, mine: Sequence[UUID]) -> list[ClaimedTask]:
     """Return the tasks that are RUNNING under this lease and not among `mine`, after waiting for a claim in flight."""
     await run(connection, RECONCILE_WAIT, lease=lease.id)
-    rows: list[Row] = await run(connection, RECONCILE, lease=lease.id, mine=array(mine))
+    rows: list[Row] = await run(connection, RECONCILE, lease=lease.id, mine=id_array(mine))
     return [ClaimedTask._make((*row, lease)) for row in rows]
 
 
@@ -245,5 +245,5 @@ def _lanes(lanes: Sequence[Lane]) -> dict[str, object]:
         "queues": [lane.queue for lane in lanes],
         "priorities": array(lane.priority for lane in lanes),
         "run_ats": array(lane.position.run_at for lane in lanes),
-        "ids": array(lane.position.id for lane in lanes),
+        "ids": id_array(lane.position.id for lane in lanes),
     }

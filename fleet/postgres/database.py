@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from uuid import UUID
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -82,8 +83,13 @@ def _has_rows(cursor: psycopg.Cursor[Row] | psycopg.AsyncCursor[Row]) -> bool:
 
 
 def array(values: Iterable[object]) -> str:
-    """Return ids or numbers as an array literal: a third of the time that the driver takes for a list of them."""
+    """Return numbers or moments as an array literal: a third of the time that the driver takes for a list of them."""
     return "{" + ",".join(map(str, values)) + "}"
+
+
+def id_array(ids: Iterable[UUID]) -> str:
+    """Return ids as an array literal, without the hyphens, which take half of the time."""
+    return "{" + ",".join([f"{id_.int:032x}" for id_ in ids]) + "}"
 
 
 def text_array(values: Iterable[str]) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from fleet.lease import Lease
-from fleet.postgres.database import AsyncConnection, Row, Statement, array, run, text_array
+from fleet.postgres.database import AsyncConnection, Row, Statement, array, id_array, run, text_array
 from fleet.task import Cancelled, Errored, Outcome, Released, Settlement, State, Succeeded, Verdict
 
 # "held" finds each row by its primary key alone, in the order of ids, so no two batches deadlock; the fence is then tested
@@ -140,30 +140,33 @@ ORDER BY input.queue
 ON CONFLICT (writer, name, queue, reason) DO UPDATE SET value = total.value + EXCLUDED.value
 """)
 
-Answers = dict[tuple[UUID, int], tuple[Verdict, State]]
-_DONE = (Verdict.SETTLED, State.SUCCEEDED)
+
+class Answers(dict[tuple[UUID, int], tuple[Verdict, State]]):
+    """The verdict on each (task id, attempt), and where the task is now. What is not in it was settled, and succeeded."""
+
+    def __missing__(self, key: tuple[UUID, int]) -> tuple[Verdict, State]:
+        return Verdict.SETTLED, State.SUCCEEDED
 
 
 async def succeed(connection: AsyncConnection, lease: Lease, settlements: Sequence[Settlement]) -> Answers:
-    """RUNNING → SUCCEEDED with the results, for attempts held under this lease; one answer for each (task id, attempt).
+    """RUNNING → SUCCEEDED with the results, for attempts held under this lease. Answers only what was not settled.
 
     FENCED where the attempt is not this lease's any more: nothing was changed. Raises psycopg.DataError when a result
     cannot be stored; then nothing was written.
     """
-    answers = {(task.id, task.attempt): _DONE for task, _ in settlements}
     rows = await run(
         connection,
         SUCCEED,
         lease=lease.id,
-        ids=array(task.id for task, _ in settlements),
+        ids=id_array(task.id for task, _ in settlements),
         attempts=array(task.attempt for task, _ in settlements),
         results=text_array(_result(outcome) for _, outcome in settlements),
     )
-    return answers | _answers(rows)
+    return _answers(rows)
 
 
 async def give_back(connection: AsyncConnection, lease: Lease, settlements: Sequence[Settlement]) -> Answers:
-    """RUNNING → QUEUED, FAILED or CANCELLED, as each outcome, the budget and a request to cancel decide.
+    """RUNNING → QUEUED, FAILED or CANCELLED, as each outcome, the budget and a request to cancel decide. Answers each.
 
     Believe FENCED on a repeat only after one more try: the history row of the first try may be newer than the
     snapshot of the second.
@@ -173,7 +176,7 @@ async def give_back(connection: AsyncConnection, lease: Lease, settlements: Sequ
         connection,
         GIVE_BACK,
         lease=lease.id,
-        ids=array(task.id for task, _ in settlements),
+        ids=id_array(task.id for task, _ in settlements),
         attempts=array(task.attempt for task, _ in settlements),
         outcomes=[_name(outcome) for outcome in outcomes],
         delays=[outcome.delay if isinstance(outcome, Errored) else None for outcome in outcomes],
@@ -189,7 +192,7 @@ async def record_late(connection: AsyncConnection, lease: Lease, settlements: Se
         connection,
         RECORD_LATE,
         lease=lease.id,
-        ids=array(task.id for task, _ in settlements),
+        ids=id_array(task.id for task, _ in settlements),
         attempts=array(task.attempt for task, _ in settlements),
         outcomes=[_name(settlement.outcome) for settlement in settlements],
         details=[_reason(settlement.outcome) for settlement in settlements],
@@ -198,7 +201,7 @@ async def record_late(connection: AsyncConnection, lease: Lease, settlements: Se
 
 
 def _answers(rows: Sequence[Row]) -> Answers:
-    return {(row[0], row[1]): (Verdict(row[2]), State(row[3] or State.QUEUED)) for row in rows}
+    return Answers({(row[0], row[1]): (Verdict(row[2]), State(row[3] or State.QUEUED)) for row in rows})
 
 
 def _result(outcome: Outcome) -> str:

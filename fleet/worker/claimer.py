@@ -156,6 +156,7 @@ class Claimer:
                 await self._keeper.renewal()
             return None
         now = time.monotonic()
+        claimed.tasks.sort(key=lambda task: (task.priority, task.run_at, task.id))
         self._lanes.learn(
             lanes,
             claimed.tasks,
@@ -169,7 +170,6 @@ class Claimer:
         self._quick = bool(claimed.tasks)
         if claimed.tasks:
             self._in_vain = 0
-            claimed.tasks.sort(key=lambda task: (task.priority, task.run_at, task.id))
             self._slots.put(claimed.tasks)
             self._events.emit(TasksClaimed(len(claimed.tasks), now - sent))
             await asyncio.sleep(0)  # they start before the next statement is made ready

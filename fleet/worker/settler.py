@@ -70,6 +70,10 @@ class Settler:
         except psycopg.Error as error:
             await self._divide(write, lease, settlements, error)
             return
+        if not answers:  # as nearly always
+            for settlement in settlements:
+                self._done(settlement, State.SUCCEEDED)
+            return
         refused = []
         for settlement in settlements:
             verdict, state = answers[settlement.task.id, settlement.task.attempt]
@@ -143,7 +147,7 @@ class Settler:
 
 async def _record_late(connection: AsyncConnection, lease: Lease, settlements: Sequence[Settlement]) -> settle.Answers:
     await settle.record_late(connection, lease, settlements)
-    return {}
+    return settle.Answers()
 
 
 def _sorted(batch: Sequence[Settlement]) -> dict[tuple[Lease, bool], list[Settlement]]:
