@@ -24,7 +24,6 @@ WITH held AS MATERIALIZED (
       cancel_requested = true
   FROM held
   WHERE task.id = held.id AND held.state IN ('QUEUED', 'RUNNING')
-  RETURNING task.id, task.state
 ), asked AS (
   INSERT INTO fleet.cancel_request (lease_id, task_id, attempt)
   SELECT lease_id, id, attempt
@@ -34,11 +33,11 @@ WITH held AS MATERIALIZED (
 ), history AS (
   INSERT INTO fleet.audit (actor, action, subject)
   SELECT :actor::text, 'cancel', id::text
-  FROM cancelled
+  FROM held
+  WHERE state IN ('QUEUED', 'RUNNING')
 )
-SELECT held.id, coalesce(cancelled.state, held.state) AS state, cancelled.id IS NOT NULL AS changed
+SELECT id, CASE WHEN state = 'QUEUED' THEN 'CANCELLED' ELSE state END AS state, state IN ('QUEUED', 'RUNNING') AS changed
 FROM held
-LEFT JOIN cancelled ON cancelled.id = held.id
 """)
 
 # A request is kept until its attempt is over, so that a heartbeat whose answer was lost brings it again.

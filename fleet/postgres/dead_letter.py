@@ -14,19 +14,22 @@ REQUEUE = Statement("""
 WITH seen AS MATERIALIZED (
   SELECT given.id, given.attempt
   FROM unnest(:ids::uuid[], :attempts::int[]) AS given (id, attempt)
+  ORDER BY given.id
 ), held AS MATERIALIZED (
-  SELECT task.id, task.attempt, task.queue, task.state, task.resolved_at
-  FROM fleet.task
-  WHERE task.id = ANY (:ids::uuid[])
-  ORDER BY task.id
-  FOR NO KEY UPDATE
+  SELECT seen.attempt AS attempt_seen, task.*
+  FROM seen
+  CROSS JOIN LATERAL (
+    SELECT task.id, task.attempt, task.queue, task.state, task.resolved_at
+    FROM fleet.task
+    WHERE task.id = seen.id
+    FOR NO KEY UPDATE
+  ) AS task
 ), requeued AS (
   UPDATE fleet.task
   SET state = 'QUEUED', lease_id = NULL, run_at = clock_timestamp(), finished_at = NULL, expires_at = NULL,
       failure_code = NULL, failure_reason = NULL, failures = 0, losses = 0, cancel_requested = false
   FROM held
-  JOIN seen ON seen.id = held.id AND seen.attempt = held.attempt
-  WHERE task.id = held.id AND held.state = 'FAILED' AND held.resolved_at IS NULL
+  WHERE task.id = held.id AND held.attempt = held.attempt_seen AND held.state = 'FAILED' AND held.resolved_at IS NULL
   RETURNING task.id, task.queue, task.attempt
 ), history AS (
   INSERT INTO fleet.audit (actor, action, subject, detail)
@@ -46,18 +49,21 @@ DISCARD = Statement("""
 WITH seen AS MATERIALIZED (
   SELECT given.id, given.attempt
   FROM unnest(:ids::uuid[], :attempts::int[]) AS given (id, attempt)
+  ORDER BY given.id
 ), held AS MATERIALIZED (
-  SELECT task.id, task.attempt, task.state, task.resolved_at
-  FROM fleet.task
-  WHERE task.id = ANY (:ids::uuid[])
-  ORDER BY task.id
-  FOR NO KEY UPDATE
+  SELECT seen.attempt AS attempt_seen, task.*
+  FROM seen
+  CROSS JOIN LATERAL (
+    SELECT task.id, task.attempt, task.state, task.resolved_at
+    FROM fleet.task
+    WHERE task.id = seen.id
+    FOR NO KEY UPDATE
+  ) AS task
 ), discarded AS (
   UPDATE fleet.task
   SET resolved_at = clock_timestamp()
   FROM held
-  JOIN seen ON seen.id = held.id AND seen.attempt = held.attempt
-  WHERE task.id = held.id AND held.state = 'FAILED' AND held.resolved_at IS NULL
+  WHERE task.id = held.id AND held.attempt = held.attempt_seen AND held.state = 'FAILED' AND held.resolved_at IS NULL
   RETURNING task.id, task.attempt
 ), history AS (
   INSERT INTO fleet.audit (actor, action, subject, detail)
