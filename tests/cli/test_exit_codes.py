@@ -44,6 +44,7 @@ CODES: dict[ExitCode, list[tuple[str, ...]]] = {
         ("db", "check", "--database-url", "postgresql://u:a@b@c/d"), ("db", "wurst"),
         ("health", "--wurst"), ("doctor", "--wurst"), ("completion", "csh"), ("wurst",),
         ("up", "--workers", "0"), ("demo", "--workers", "1"), ("api", "run", "SHOP", "--port", "70000"),
+        ("bench", "drain", "--tasks", "many"), ("bench", "peers", "--only", "nobody"),
     ],
     ExitCode.DATABASE: [
         ("task", "list", *NOWHERE), ("task", "cancel", "DONE", *NOWHERE), (*SUM, *NOWHERE), ("dead", "list", *NOWHERE),

@@ -125,7 +125,7 @@ async def test_killed_after_the_effect_and_before_the_settlement(
         actor.tell("return 1")
         await actor.gone()
     settling = "SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND query ~ %s"
-    await until(watcher, settling, "result = input.result")
+    await until(watcher, settling, "result = held.result")
     crew.start(slots=2)
     victim.kill()
     await locker.commit()
