@@ -83,13 +83,8 @@ def each(
             failed.append({"run": str(run), "error": f"{type(error).__name__}: {error}"})
         else:
             say("\n".join(result.lines()))
-            found.append(_named(run, result))
+            found.append({"run": str(run)} | result.document())
         yield found, failed
-
-
-def _named(run: Run, result: Result) -> dict[str, Any]:
-    """Return a result's document with the name of its run; the machine stands once, above all of them."""
-    return {"run": str(run)} | {name: value for name, value in result.document({}).items() if name != "machine"}
 
 
 def _show(document: Mapping[str, Any], output: str) -> bool:

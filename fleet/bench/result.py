@@ -34,7 +34,7 @@ class Result:
     goals: Sequence[Goal] = ()
     rounds: Sequence[Mapping[str, Any]] = field(default=())
 
-    def document(self, machine: Mapping[str, Any]) -> dict[str, Any]:
+    def document(self) -> dict[str, Any]:
         """Return everything as one flat object for JSON: the figures stand at the top."""
         goals = [
             {"figure": goal.figure, "wanted": str(goal), "met": goal.met(self.figures[goal.figure])}
@@ -46,7 +46,6 @@ class Result:
             "setup": dict(self.setup),
             "goals": goals,
             "rounds": [dict(each) for each in self.rounds],
-            "machine": dict(machine),
         }
 
     def lines(self) -> list[str]:

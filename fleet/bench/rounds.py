@@ -2,34 +2,24 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from uuid import UUID
 
 import psycopg
 
-from fleet.bench.stage import Connection, Crew, fill
+from fleet.bench.stage import LAST, NOBODY, Connection, Crew, fill
 
 WARM_UP_TASKS = 5_000
-_LAST = "SELECT id FROM fleet.task ORDER BY id DESC LIMIT 1"
-_OPEN = "SELECT count(*) FROM fleet.task WHERE id > %s AND finished_at IS NULL"
 
 
 def work_off(crew: Crew, tasks: int) -> float:
     """Pause the queue, fill it, let it go; return tasks per second of this round alone, by the database's clock."""
-    before = crew.one(_LAST) or UUID(int=0)
+    before = crew.one(LAST) or NOBODY
     crew.pause()
     fill(crew.connection, tasks)
-    last = crew.one(_LAST)
     crew.resume()
-    crew.wait_until(lambda: crew.one("SELECT finished_at IS NOT NULL FROM fleet.task WHERE id = %s", last))
-    crew.wait_until(lambda: crew.one(_OPEN, before) == 0)
-    count, seconds, well = crew.connection.execute(
-        "SELECT count(*), extract(epoch FROM max(finished_at) - min(started_at))::float8, "
-        "bool_and(state = 'SUCCEEDED') FROM fleet.task WHERE id > %s",
-        (before,),
-    ).fetchone() or (0, 0.0, False)
-    if not well or count != tasks:
-        raise RuntimeError(f"of {tasks} tasks {count} have ended, and not all of them well")
-    return float(count / seconds)
+    count, seconds = crew.ended(before)
+    if count != tasks:
+        raise RuntimeError(f"of {tasks} tasks {count} have ended")
+    return count / seconds
 
 
 def warm_up(crew: Crew) -> None:

@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import psutil
 import psycopg
@@ -28,6 +29,14 @@ SERVER = {"shared_buffers": "1GB", "max_wal_size": "4GB", "max_connections": "60
 _VERSION_MIN = 18_00_00
 _PATIENCE_SECONDS = 600
 _POLL_SECONDS = 0.02
+NOBODY = UUID(int=0)
+LAST = "SELECT id FROM fleet.task ORDER BY id DESC LIMIT 1"
+_OPEN = "SELECT count(*) FROM fleet.task WHERE id > %s AND finished_at IS NULL"
+_ENDED = """
+SELECT count(*), extract(epoch FROM max(finished_at) - min(started_at))::float8, bool_and(state = 'SUCCEEDED')
+FROM fleet.task
+WHERE id > %s
+"""
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -137,17 +146,18 @@ class Crew:
 
     def drained(self) -> dict[str, float]:
         """Wait until every task has ended; return tasks per second of the database's clock, first claim to last end."""
-        last = self.one("SELECT id FROM fleet.task ORDER BY id DESC LIMIT 1")
-        self.wait_until(lambda: self.one("SELECT finished_at IS NOT NULL FROM fleet.task WHERE id = %s", last))
-        open_ = "SELECT count(*) FROM fleet.task WHERE state IN ('QUEUED', 'RUNNING')"
-        self.wait_until(lambda: self.one(open_) == 0)
-        count, seconds, well = self.connection.execute(
-            "SELECT count(*), extract(epoch FROM max(finished_at) - min(started_at))::float8, "
-            "bool_and(state = 'SUCCEEDED') FROM fleet.task"
-        ).fetchone() or (0, 0.0, False)
-        if not well:
-            raise RuntimeError("some tasks did not succeed")
+        count, seconds = self.ended()
         return {"tasks_per_second": count / seconds}
+
+    def ended(self, after: UUID = NOBODY) -> tuple[int, float]:
+        """Wait until every task with a later id has ended; return how many there were, and the seconds it took them."""
+        last = self.one(LAST)
+        self.wait_until(lambda: self.one("SELECT finished_at IS NOT NULL FROM fleet.task WHERE id = %s", last))
+        self.wait_until(lambda: self.one(_OPEN, after) == 0)
+        count, seconds, well = self.connection.execute(_ENDED, (after,)).fetchone() or (0, 0.0, False)
+        if not well:
+            raise RuntimeError(f"of {count} tasks not all have ended well")
+        return count, seconds
 
     def worker_cpu_seconds(self) -> float:
         """Processor time that the workers have taken so far."""

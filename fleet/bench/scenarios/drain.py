@@ -1,6 +1,6 @@
 """How fast a backlog is worked off, against the bare loop with as many slots."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from fleet.bench.result import Figures, Goal, Result, alternate, medians
@@ -43,15 +43,24 @@ def measure(
     return Result("drain", setup, figures, goals, every)
 
 
-def drain(stage: Stage, url: str, *, processes: int, slots: int, work_ms: float, tasks: int, name: str) -> Figures:
-    """Fill a queue that is paused, start the workers, let them go, and say what it took."""
-    with stage.workers(url, processes, work_ms=work_ms, slots=slots) as crew:
-        crew.pause()
-        fill(crew.connection, tasks, name=name)
+def drain(
+    stage: Stage,
+    url: str,
+    *,
+    processes: int,
+    slots: int,
+    work_ms: float,
+    tasks: int,
+    name: str,
+    queues: Sequence[str] = ("default",),
+) -> Figures:
+    """Fill queues that are paused, start the workers, let them go, and say what it took."""
+    with stage.workers(url, processes, work_ms=work_ms, queues=queues, slots=slots) as crew:
+        crew.pause(queues)
+        fill(crew.connection, tasks, queues=queues, name=name)
         workers, server = crew.worker_cpu_seconds(), server_cpu_seconds(crew.connection)
-        crew.resume()
-        figures = crew.drained()
-        return figures | {
+        crew.resume(queues)
+        return crew.drained() | {
             "worker_cpu_microseconds_per_task": (crew.worker_cpu_seconds() - workers) / tasks * 1e6,
             "server_cpu_microseconds_per_task": (server_cpu_seconds(crew.connection) - server) / tasks * 1e6,
         }

@@ -3,13 +3,11 @@
 The dead versions of everything that has gone through lie before it then: vacuum may not take them away.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
-
-import psycopg
+from contextlib import nullcontext
 
 from fleet.bench.load import half_capacity, offer
 from fleet.bench.result import Figures, Goal, Result, alternate, medians
+from fleet.bench.rounds import held_snapshot
 from fleet.bench.stage import Stage, fill, settle_down
 
 
@@ -22,7 +20,7 @@ def measure(
     def side(*, held: bool) -> Figures:
         with (
             stage.database() as url,
-            snapshot(url) if held else nullcontext(),
+            held_snapshot(url) if held else nullcontext(),
             stage.workers(url, work_ms=work_ms, slots=slots) as crew,
         ):
             crew.pause()
@@ -44,12 +42,3 @@ def measure(
     goals = [Goal("p99_ratio_held_to_without", at_most=3)]
     setup = {"tasks": tasks, "rate": round(rate), "seconds": seconds, "slots": slots, "work_ms": work_ms}
     return Result("near_empty", setup, figures, goals, every)
-
-
-@contextmanager
-def snapshot(url: str) -> Iterator[None]:
-    """Hold a snapshot of the database, as a long report does."""
-    with psycopg.connect(url) as connection:
-        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-        connection.execute("SELECT count(*) FROM fleet.task")
-        yield

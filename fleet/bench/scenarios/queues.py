@@ -3,7 +3,8 @@
 from functools import partial
 
 from fleet.bench.result import Figures, Result, alternate, medians
-from fleet.bench.stage import Stage, fill, server_cpu_seconds
+from fleet.bench.scenarios.drain import drain
+from fleet.bench.stage import Stage
 
 SPREADS = (1, 10, 100)
 
@@ -13,15 +14,8 @@ def measure(stage: Stage, *, tasks: int, rounds: int) -> Result:
 
     def side(queues: int) -> Figures:
         names = [f"queue-{number}" for number in range(queues)]
-        with stage.database() as url, stage.workers(url, queues=names, slots=256) as crew:
-            crew.pause(names)
-            fill(crew.connection, tasks, queues=names)
-            worker, server = crew.worker_cpu_seconds(), server_cpu_seconds(crew.connection)
-            crew.resume(names)
-            return crew.drained() | {
-                "worker_cpu_microseconds_per_task": (crew.worker_cpu_seconds() - worker) / tasks * 1e6,
-                "server_cpu_microseconds_per_task": (server_cpu_seconds(crew.connection) - server) / tasks * 1e6,
-            }
+        with stage.database() as url:
+            return drain(stage, url, processes=1, slots=256, work_ms=1, tasks=tasks, name="work", queues=names)
 
     def for_(queues: int) -> str:
         return "one_queue" if queues == 1 else f"{queues}_queues"
