@@ -76,6 +76,7 @@ async def test_killed_between_the_claims_commit_and_the_handlers_start(
     lease = await crew.lease_of(victim)
     holds_the_loop = await submit(watcher, name="act")
     blocker = await stage.arrival(holds_the_loop)
+    await until(watcher, "SELECT idle FROM fleet.lease WHERE id = %s", lease)  # no claim is under way that is too early
     await locker.execute("SELECT FROM fleet.lease WHERE id = %s FOR UPDATE", (lease,))
     repeatable, once = await submit_both(watcher)
     await waits_for_lock(watcher, "claim")

@@ -26,8 +26,12 @@ def settings(settings: Settings) -> Settings:
     return replace(settings, backoff_base=timedelta(milliseconds=1))
 
 
-def lose_claims(monkeypatch: pytest.MonkeyPatch, count: int = 1) -> list[claim.Claimed]:
-    """Let the answers of the next claims that bring something be lost; returns where they are kept instead."""
+def lose_claims(monkeypatch: pytest.MonkeyPatch, *, after: int = 0, count: int = 1) -> list[claim.Claimed]:
+    """Let the answers of some claims that bring something be lost; returns where they are kept instead.
+
+    Call it before the worker starts: a claim that is under way already would be answered.
+    """
+    heard: list[claim.Claimed] = []
     lost: list[claim.Claimed] = []
     original = claim.claim
 
@@ -35,7 +39,9 @@ def lose_claims(monkeypatch: pytest.MonkeyPatch, count: int = 1) -> list[claim.C
         connection: AsyncConnection, lease: Lease, lanes: Sequence[claim.Lane], handlers: Mapping[str, bool], free: int
     ) -> claim.Claimed | None:
         claimed = await original(connection, lease, lanes, handlers, free)
-        if claimed is not None and claimed.tasks and len(lost) < count:
+        if claimed is not None and claimed.tasks and len(heard) < after:
+            heard.append(claimed)
+        elif claimed is not None and claimed.tasks and len(lost) < count:
             lost.append(claimed)
             raise psycopg.OperationalError("the answer was lost")
         return claimed
@@ -136,10 +142,10 @@ async def test_a_worker_that_runs_something_does_not_hand_it_back_while_it_recon
         await gate.enter(number)
         return number
 
+    lost = lose_claims(monkeypatch, after=1)
     async with app.worker(events=recorder.events):
         running = await work.submit(1)
         await gate.waiting()
-        lost = lose_claims(monkeypatch)
         other = await work.submit(2)
         await recorder.seen(TasksReconciled)
         await gate.waiting(2)
