@@ -4,6 +4,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -20,6 +21,16 @@ for _number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(_number, signal.default_int_handler if _number is signal.SIGINT else signal.SIG_DFL)
 
 SETTINGS = Settings(ttl=timedelta(seconds=2), slots=8)
+
+FAULTS = Path(__file__).with_name("faults")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What lies in tests/faults is marked by its place."""
+    for item in items:
+        if item.path.is_relative_to(FAULTS):
+            item.add_marker("faults")
 
 
 @pytest.fixture(scope="session")
