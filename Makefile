@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help run test test-faults test-containers check bench bench-peers docs
+.PHONY: help run test test-faults test-containers chaos check bench bench-peers docs
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -17,6 +17,9 @@ test-faults: .venv/dev ## Break everything that can break: processes, networks, 
 
 test-containers: .venv/dev ## Run the tests that need a container engine
 	@TESTCONTAINERS_RYUK_DISABLED=true $(BIN)/python -m pytest -m containers
+
+chaos: .venv/dev ## Break everything at random for ten minutes and judge what is left (CHAOS_SECONDS=60 SEED=7)
+	@$(BIN)/python -m tests.chaos $(if $(CHAOS_SECONDS),--seconds $(CHAOS_SECONDS)) $(if $(SEED),--seed $(SEED))
 
 check: .venv/dev ## Run the linters and the type checker
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy

@@ -3,6 +3,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from fleet.faultpoint import faultpoint  # at once: later, the module of this name would hide the function
+
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
@@ -23,7 +25,7 @@ _HOMES = {
     "Retry": "fleet.retry",
 }
 
-__all__ = ["Context", "Fail", "Fleet", "Options", "Retry", "Settings", "Task", "TaskRef", "__version__"]
+__all__ = ["Context", "Fail", "Fleet", "Options", "Retry", "Settings", "Task", "TaskRef", "__version__", "faultpoint"]
 
 
 def __getattr__(name: str) -> Any:

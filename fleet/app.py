@@ -16,6 +16,7 @@ from fleet.config import Settings, database_url
 from fleet.context import Context
 from fleet.errors import ConfigurationError, InvalidArguments
 from fleet.events import Events
+from fleet.faultpoint import faultpoint
 from fleet.handler import NAME_MAX, Handler, is_name
 from fleet.postgres.database import Database, answered
 from fleet.postgres.submit import Submission, accepted, copy, statement
@@ -101,20 +102,24 @@ class Task(Generic[P, R]):
         """
         submission = self.submission(args, kwargs)
         query, values = statement(submission)
+        faultpoint("submit.before", submission.name)
         if self._options.tx is not None:
             row = await run_in(self._options.tx, query, values)
         else:
             row = (await self.app.client.query(query, **values))[0]
+        faultpoint("submit.after", submission.name)
         return TaskRef(accepted(submission, row)[0], self.app.client)
 
     def submit_sync(self, *args: P.args, **kwargs: P.kwargs) -> TaskRef[R]:
         """Do the same from plain code; `tx` then takes a synchronous session or connection."""
         submission = self.submission(args, kwargs)
         query, values = statement(submission)
+        faultpoint("submit.before", submission.name)
         if self._options.tx is not None:
             row = run_in_sync(self._options.tx, query, values)
         else:
             row = self.app.client.query_sync(query, **values)[0]
+        faultpoint("submit.after", submission.name)
         return TaskRef(accepted(submission, row)[0], self.app.client)
 
     def submission(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Submission:

@@ -11,7 +11,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 from uuid import UUID
 from weakref import WeakKeyDictionary
 
-from psycopg_pool import AsyncConnectionPool, ConnectionPool
+from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolTimeout
 
 from fleet.errors import DatabaseUnreachable, NotFound, TaskCancelled, TaskFailed
 from fleet.postgres import inspect
@@ -45,7 +45,7 @@ class Client:
             "timeout": database.settings.statement_timeout.total_seconds(),
             # By default the pool's tries move apart as far as five minutes: an outage would last as long again.
             "reconnect_timeout": database.settings.statement_timeout.total_seconds(),
-            "kwargs": {"autocommit": True},
+            "kwargs": database.options,
         }
         self._pools: WeakKeyDictionary[asyncio.AbstractEventLoop, _Pool] = WeakKeyDictionary()
         self._pool_sync: ConnectionPool[Connection] | None = None
@@ -60,8 +60,17 @@ class Client:
         """Do the same from plain code."""
         if self._pool_sync is None:
             self._pool_sync = ConnectionPool(**self._pool_options, connection_class=Connection, open=True)
-        with self._database.reachable(), self._pool_sync.connection() as connection, answered():
-            return run_sync(connection, statement, **values)
+        with self._database.reachable():
+            try:
+                connection = self._pool_sync.getconn()
+            except PoolTimeout:
+                self._database.connect_sync("client").close()  # as below
+                raise
+            try:
+                with answered():
+                    return run_sync(connection, statement, **values)
+            finally:
+                self._pool_sync.putconn(connection)
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[AsyncConnection]:
@@ -69,14 +78,20 @@ class Client:
         loop = asyncio.get_running_loop()
         pool = self._pools.get(loop)
         if pool is None:
-            connections = AsyncConnectionPool(**self._pool_options, connection_class=AsyncConnection, open=False)
+            connections = AsyncConnectionPool(
+                **self._pool_options, connection_class=AsyncConnection, configure=self._database.teach, open=False
+            )
             pool = _Pool(connections, asyncio.Semaphore(_POOL_MAX))
             self._pools[loop] = pool
             await pool.connections.open()
         await self._turn(pool)
         try:
             with self._database.reachable():
-                connection = await pool.connections.getconn()
+                try:
+                    connection = await pool.connections.getconn()
+                except PoolTimeout:  # that it took too long is all that the pool says; the server's own words tell why
+                    await (await self._database.connect("client")).close()
+                    raise
                 try:  # not by its own context manager, which ends a transaction that autocommit never begins
                     yield connection
                 finally:
@@ -142,7 +157,8 @@ class TaskRef(Generic[R]):
     async def cancel(self) -> State:
         """Cancel it. CANCELLED: it will not run. RUNNING: its worker is asked to stop. Another state: too late."""
         async with self.client.connection() as connection:
-            answer = await cancel(connection, [self.id], actor="api")
+            with answered():
+                answer = await cancel(connection, [self.id], actor="api")
         if self.id not in answer:
             raise NotFound(f"there is no task {self.id}")
         return answer[self.id][0]

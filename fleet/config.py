@@ -3,7 +3,7 @@
 All periods follow from the lease's TTL unless they are given; TTL 30 s makes the documented defaults.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from pathlib import Path
@@ -37,6 +37,7 @@ class Settings:
     result_bytes_max: int = 1024 * 1024  # what a handler returns, as JSON
     error_bytes_max: int = 16 * 1024  # the text of an error; a longer one is cut in the middle
     retention: timedelta = timedelta(days=7)  # how long a finished task is kept
+    prepared_statements: bool = True  # off: for a pooler in transaction mode that does not know them
     _derived: frozenset[str] = field(default=frozenset(), init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -118,7 +119,7 @@ def _named(environ: Mapping[str, str], given: Mapping[str, Any]) -> dict[str, An
         variable = f"FLEET_{each.name.upper()}"
         text = environ.get(variable) if each.init else None
         if text is not None and each.name not in values:
-            values[each.name] = _whole(variable, text) if each.type is int else duration(text, variable)
+            values[each.name] = _READERS[each.type](text, variable)
     return values
 
 
@@ -132,11 +133,20 @@ def duration(text: str, what: str = "duration") -> timedelta:
         raise ConfigurationError(f"{what} is {text!r}; write seconds, or a number with ms, s, m, h or d") from None
 
 
-def _whole(variable: str, text: str) -> int:
+def _whole(text: str, variable: str) -> int:
     try:
         return int(text)
     except ValueError:
         raise ConfigurationError(f"{variable} is {text!r}; write a whole number") from None
+
+
+def _switch(text: str, variable: str) -> bool:
+    if text.strip().lower() not in ("on", "off"):
+        raise ConfigurationError(f"{variable} is {text!r}; write on or off")
+    return text.strip().lower() == "on"
+
+
+_READERS: dict[Any, Callable[[str, str], object]] = {int: _whole, bool: _switch, timedelta: duration}
 
 
 def _plain(value: object) -> str:

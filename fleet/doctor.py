@@ -24,7 +24,7 @@ AHEAD_SECONDS_MAX = 1.0
 OLD_SECONDS = 300.0
 VERY_OLD_SECONDS = 3600.0
 TRANSACTIONS_MAX = 1_000_000
-WORKER_CONNECTIONS = 5  # heartbeat, listen, claim, settle, maintenance
+WORKER_CONNECTIONS = 6  # heartbeat, listen, claim, settle, maintenance; and the scout's, while another session is old
 DURABLE = ("fsync", "full_page_writes", "synchronous_commit")
 _NAMES_SHOWN = 3
 
@@ -135,6 +135,13 @@ def durability(facts: list[ask.Setting]) -> Opinion:
     return Opinion(Verdict.PROBLEM, evidence, _together(_undo(each, "on") for each in off))
 
 
+def tables(unlogged: list[str]) -> Opinion:
+    if not unlogged:
+        return Opinion(Verdict.OK, "every table outlives a crash of the server")
+    evidence = f"unlogged: {', '.join(unlogged)}: a crash of the server empties what is"
+    return Opinion(Verdict.PROBLEM, evidence, _together(map(mend.logged, unlogged)))
+
+
 def isolation(facts: ask.Isolation) -> Opinion:
     ours, theirs = facts.ours, facts.theirs
     evidence = f"the fleet's sessions: {ours.value}; others by default: {theirs.value} ({_where(theirs)})"
@@ -237,6 +244,7 @@ CHECKS: list[Check[Any]] = [
     Check("schema", lambda site: _revision(site.database), schema),
     Check("clocks", lambda site: site, clocks),
     Check("durability", lambda site: ask.settings(site.connection, *DURABLE), durability),
+    Check("tables", ask.unlogged, tables),
     Check("isolation", ask.isolation, isolation),
     Check("session", ask.session, session),
     Check("notifications", ask.notification, notifications),

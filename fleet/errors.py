@@ -10,6 +10,8 @@ FleetError
 ├── TaskFailed                ref.result(): the task ended FAILED
 ├── TaskCancelled             ref.result(): the task ended CANCELLED
 ├── DatabaseUnreachable       no connection could be made
+│   ├── DatabaseBusy          … or none that got its turn: a lock or a time-out of the server, and nothing was written
+│   ├── DatabaseFull          … or of no use: the server's disk or memory is full, and nothing was written
 │   └── OutcomeUnknown        … any more: the statement may have taken effect or not
 └── SchemaMismatch            the database's schema is older or newer than this code
 
@@ -83,6 +85,14 @@ class TaskCancelled(FleetError):
 
 class DatabaseUnreachable(FleetError):
     """No connection could be made; the message names the address, never the password."""
+
+
+class DatabaseBusy(DatabaseUnreachable):
+    """The server ended the statement: it waited for a lock, or ran, for too long. Nothing was written; try again."""
+
+
+class DatabaseFull(DatabaseUnreachable):
+    """The server's disk or memory is full: nothing was written. The same call succeeds when there is space again."""
 
 
 class OutcomeUnknown(DatabaseUnreachable):

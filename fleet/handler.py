@@ -188,11 +188,30 @@ def encode_result(result: Any, limit_bytes: int) -> str:
 def describe(error: BaseException, limit_bytes: int) -> str:
     """Return type, message and traceback as text that can be stored and shown."""
     try:
-        text = "".join(traceback.format_exception(type(error), error, _own_frames(error.__traceback__)))
-        head = "".join(traceback.format_exception_only(error)).strip()
+        told = traceback.TracebackException(type(error), error, _own_frames(error.__traceback__), compact=True)
+        _shorten(told, 4 * limit_bytes)
+        text = "".join(told.format())
+        head = "".join(told.format_exception_only()).strip()
     except Exception as broken:  # noqa: BLE001 - an exception whose own text raises
         text, head = "", f"{type(error).__name__} (its text cannot be had: {type(broken).__name__})"
     return clean_text(f"{head}\n\n{text}".strip() if text.strip() != head else head, limit_bytes)
+
+
+def _shorten(told: traceback.TracebackException, longest: int) -> None:
+    """Cut messages and notes in the middle before they are formatted: that goes line by line, a second for each million."""
+
+    def ends(text: str) -> str:
+        return text if len(text) <= longest else text[: longest // 2] + text[-(longest // 2) :]
+
+    waiting: list[traceback.TracebackException | None] = [told]
+    while waiting:
+        one = waiting.pop()
+        if one is None:
+            continue
+        one._str = ends(one._str)  # type: ignore[attr-defined]  # noqa: SLF001 - there is no other way to the message
+        if isinstance(one.__notes__, list):
+            one.__notes__ = [ends(note) if isinstance(note, str) else note for note in one.__notes__]
+        waiting += [one.__cause__, one.__context__, *(one.exceptions or ())]
 
 
 def _own_frames(frames: TracebackType | None) -> TracebackType | None:

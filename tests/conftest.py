@@ -20,16 +20,19 @@ for _number in (signal.SIGINT, signal.SIGHUP):
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, signal.default_int_handler if _number is signal.SIGINT else signal.SIG_DFL)
 
+pytest_plugins = ["tests.catalogue.plugin"]
+
 SETTINGS = Settings(ttl=timedelta(seconds=2), slots=8)
 
-FAULTS = Path(__file__).with_name("faults")
+# What lies here takes long, since it breaks real things: `make test-faults` runs it.
+FAULTS = [Path(__file__).with_name(name) for name in ("faults", "processes")]
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What lies in tests/faults is marked by its place."""
+    """Mark tests by their place."""
     for item in items:
-        if item.path.is_relative_to(FAULTS):
+        if any(item.path.is_relative_to(place) for place in FAULTS):
             item.add_marker("faults")
 
 

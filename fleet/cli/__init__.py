@@ -22,6 +22,7 @@ _COMMANDS = {
     "queue": Target("fleet.cli.queue:queue", "List, pause and resume queues."),
     "db": Target("fleet.cli.db:db", "Create and check the schema in the database."),
     "doctor": Target("fleet.cli.doctor:doctor", "Examine the database, and say what mends each finding."),
+    "verify": Target("fleet.cli.verify:verify", "Judge a run that was written down, or audit the database."),
     "bench": Target("fleet.bench.command:bench", "Measure speed, against a bare loop and against others."),
     "health": Target("fleet.cli.health:health", "Tell whether the fleet can work: a probe."),
     "completion": Target("fleet.cli.completion:completion", "Print the script that completes commands in a shell."),

@@ -89,6 +89,8 @@ def _of_database(error: BaseException) -> Refused | None:
 def _of_driver(error: "psycopg.Error") -> Refused | None:
     import psycopg
 
+    from fleet.postgres.database import full_of
+
     state = error.sqlstate or ""
     why = (str(error).strip().splitlines() or [type(error).__name__])[0]
     if state in _UNDEFINED:
@@ -97,6 +99,8 @@ def _of_driver(error: "psycopg.Error") -> Refused | None:
         return Refused(f"the database did not answer in time: {why}. Try again.", ExitCode.DATABASE)
     if state == _PRIVILEGE:
         return Refused(f"the database does not let this user do it: {why}.", ExitCode.DATABASE)
+    if (full := full_of(error)) is not None:
+        return Refused(full, ExitCode.DATABASE)
     if isinstance(error, psycopg.OperationalError):
         return Refused(
             f"the database cannot be reached: {why}. "

@@ -79,6 +79,7 @@ def run(
     """
     from fleet.events import Events
     from fleet.postgres import migrate
+    from fleet.verify import history
     from fleet.worker import supervisor
 
     fleet = load_app(app)
@@ -86,6 +87,8 @@ def run(
     migrate.check(database)
     events = Events()
     _start_logging(events, log, log_level)
+    role = "worker" if processes == 1 else "supervisor"
+    history.record_where_asked(events, os.environ, f"{role} {os.getpid()}", handlers=fleet.handlers)
     if processes == 1:
         code = _serve(fleet.worker(queues=queues, name=name, events=events))
     else:

@@ -16,6 +16,8 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as NoConnectionFree
 
 from fleet.errors import (
+    DatabaseBusy,
+    DatabaseFull,
     DatabaseUnreachable,
     IdempotencyConflict,
     InvalidArguments,
@@ -25,11 +27,13 @@ from fleet.errors import (
     SchemaMismatch,
 )
 from fleet.http.view import View
+from fleet.postgres.database import full_of
 
 MEDIA_TYPE = "application/problem+json"
 SOON = {"Retry-After": "1"}
 _LOCKED = {"55P03", "40P01"}
 _UNDEFINED = {"3F000", "42P01", "42703", "42883"}  # a schema, table, column or function that is not there
+_FULL = "The disk or the memory of the database's server is full: nothing was written. Try again when there is room."
 _TAGS = ("union_tag_invalid", "union_tag_not_found")
 
 ERRORS_MAX = 1000  # so many are listed: a body may hold a million, and each takes a hundred bytes to tell
@@ -106,8 +110,12 @@ def problem_of(error: BaseException) -> Problem | None:  # noqa: C901, PLR0911 -
             return Problem(422, "idempotency_key_reused", str(error), task_id=task_id)
         case NotFound():
             return Problem(404, "not_found", str(error))
+        case DatabaseBusy(__cause__=psycopg.Error() as cause):
+            return _of_database(cause)
         case OutcomeUnknown():
             return Problem(503, "outcome_unknown", str(error), headers=SOON)
+        case DatabaseFull():
+            return Problem(503, "database_full", _FULL, headers=SOON)
         case DatabaseUnreachable():
             return Problem(503, "database_unreachable", "The database cannot be reached. Try again.", headers=SOON)
         case SchemaMismatch():
@@ -129,6 +137,8 @@ def _of_database(error: psycopg.Error) -> Problem | None:
         return Problem(
             503, "timed_out", "The database did not answer in time. Ask for less, or try again.", headers=SOON
         )
+    if full_of(error) is not None:
+        return Problem(503, "database_full", _FULL, headers=SOON)
     if isinstance(error, psycopg.OperationalError):
         return Problem(503, "database_unreachable", "The database cannot be reached. Try again.", headers=SOON)
     return None

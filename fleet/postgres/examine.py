@@ -32,6 +32,13 @@ WHERE lower(name) = ANY (:names::text[])
 ORDER BY name
 """)
 
+UNLOGGED = Statement("""
+SELECT relname::text
+FROM pg_class
+WHERE relnamespace = to_regnamespace('fleet') AND relkind = 'r' AND relpersistence <> 'p'
+ORDER BY relname
+""")
+
 # The columns of other roles' sessions are empty for those who may not see them; the rows are there.
 CONNECTIONS = Statement("""
 WITH client AS MATERIALIZED (
@@ -266,6 +273,11 @@ def server(site: Site) -> Server:
 def settings(connection: Connection, *names: str) -> list[Setting]:
     """Return settings by name, in alphabetic order."""
     return _rows(connection, SETTINGS, Setting, names=[name.lower() for name in names])
+
+
+def unlogged(site: Site) -> list[str]:
+    """Return the names of the fleet's tables that a crash of the server would empty."""
+    return [str(row[0]) for row in site.connection.execute(UNLOGGED.native).fetchall()]
 
 
 def isolation(site: Site) -> Isolation:

@@ -47,6 +47,11 @@ def connections(whose: str, wanted: int, *, database: str, role: str) -> str:
     return f"ALTER SYSTEM SET max_connections = {wanted}"
 
 
+def logged(table: str) -> str:
+    """Let a table of the fleet outlive a crash."""
+    return f"ALTER TABLE fleet.{_name(table)} SET LOGGED"
+
+
 def hold(kind: str, name: str) -> str | None:
     """End what holds back vacuum; None where only somebody else can."""
     match kind:

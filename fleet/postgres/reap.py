@@ -12,7 +12,8 @@ NOBODY = UUID(int=0)
 
 # All that a worker has to know in a quiet period, in one statement: a fleet without work costs its server little else.
 SURVEY = Statement("""
-SELECT id, ttl, renewed_at, expires_at <= clock_timestamp() AS expired, state IN ('REAPED', 'RELEASED') AS ended,
+SELECT id, ttl, renewed_at, expires_at <= clock_timestamp() OR renewed_at > clock_timestamp() AS expired,
+  state IN ('REAPED', 'RELEASED') AS ended,
   coalesce((SELECT task.expires_at
             FROM fleet.task
             WHERE task.state = 'QUEUED' AND task.expires_at IS NOT NULL
@@ -25,11 +26,13 @@ WHERE cleared_at IS NULL
 # Autocommit, alone. Only after it has committed may a sweep begin: the sweep's snapshot then sees every claim that got in
 # before. In one transaction with the sweep, a reaper frozen between the two would hide the lease from all others.
 # SKIP LOCKED passes over a lease whose claim is in flight, and one that another reaper is marking.
+# Renewed later than now means that the clock was set back: such a lease would outlive its dead holder by as much.
 MARK = Statement("""
 WITH dead AS MATERIALIZED (
   SELECT id
   FROM fleet.lease
-  WHERE id = ANY (:accused::uuid[]) AND state IN ('LIVE', 'DRAINING') AND expires_at <= clock_timestamp()
+  WHERE id = ANY (:accused::uuid[]) AND state IN ('LIVE', 'DRAINING')
+    AND (expires_at <= clock_timestamp() OR renewed_at > clock_timestamp())
   ORDER BY id
   FOR UPDATE SKIP LOCKED
 ), marked AS (

@@ -50,6 +50,7 @@ FROM STDIN
 
 
 _ESCAPES = str.maketrans({"\t": "\\t", "\n": "\\n", "\r": "\\r"})
+ROWS_ANSWERED = 100_000  # so many more rows, and the end of the COPY may take one patience longer
 CHUNK = 500  # rows sent at once, so that the server writes some while others are made ready
 
 
@@ -124,18 +125,21 @@ async def copy(
     All else is as `like` says it; its idempotency key is not looked at. `progress` is called now and then with the number
     of rows sent so far. It may take as long as it takes: the statement time-out is meant for single tasks.
     """
-    async with connection.transaction(), connection.cursor() as cursor:
-        await cursor.execute("SELECT clock_timestamp(), set_config('statement_timeout', '0', true)")
-        row = await cursor.fetchone()
-        now: datetime = row[0] if row else datetime.now(UTC)
-        before, after = _around_args(like, now)
-        count = 0
-        async with cursor.copy(COPY) as stream:
-            for chunk in _chunks(rows):
-                # COPY's text format, written by hand: the driver takes three times as long for it.
-                await stream.write("".join([f"{id_.int:032x}{before}{_text(args)}{after}" for id_, args in chunk]))
-                count += len(chunk)
-                progress(count)
+    with connection.answering() as go_on_waiting:
+        async with connection.transaction(), connection.cursor() as cursor:
+            await cursor.execute("SELECT clock_timestamp(), set_config('statement_timeout', '0', true)")
+            row = await cursor.fetchone()
+            now: datetime = row[0] if row else datetime.now(UTC)
+            before, after = _around_args(like, now)
+            count = 0
+            async with cursor.copy(COPY) as stream:
+                for chunk in _chunks(rows):
+                    go_on_waiting()
+                    # COPY's text format, written by hand: the driver takes three times as long for it.
+                    await stream.write("".join([f"{id_.int:032x}{before}{_text(args)}{after}" for id_, args in chunk]))
+                    count += len(chunk)
+                    progress(count)
+                    go_on_waiting(1 + count / ROWS_ANSWERED)
 
 
 def _chunks(rows: Iterable[tuple[UUID, str]]) -> Iterator[list[tuple[UUID, str]]]:

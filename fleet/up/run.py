@@ -26,6 +26,7 @@ from fleet.up.house import held, served
 from fleet.up.narrator import Narrator
 from fleet.up.plan import Plan
 from fleet.up.sample import analyze_texts
+from fleet.verify.history import record_where_asked
 from fleet.worker.loop import pause
 from fleet.worker.supervisor import Supervisor
 
@@ -74,6 +75,7 @@ class _Life:
         self._server = server
         self._narrator = narrator
         self._events = Events()
+        record_where_asked(self._events, os.environ, f"supervisor {os.getpid()}")
         self._names: set[str] = set()  # of the children that have been started once
         self._failure: EmbeddedError | None = None
 

@@ -2,17 +2,20 @@
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from uuid import UUID
 
 import psycopg
 
 from fleet.config import Settings
 from fleet.events import Events, TasksClaimed, TasksReconciled
+from fleet.faultpoint import faultpoint
 from fleet.handler import Handler
 from fleet.lease import Lease
 from fleet.postgres import claim, heartbeat, listen
 from fleet.postgres.database import AsyncConnection, Database
-from fleet.task import Released, Settlement
+from fleet.task import ClaimedTask, Errored, FailureCode, Outcome, Released, Settlement
 from fleet.worker.keeper import Keeper
 from fleet.worker.lanes import Lanes
 from fleet.worker.loop import back_off, jittered, pause, reconnecting, trouble
@@ -23,6 +26,8 @@ from fleet.worker.slots import Slots
 NAP_SECONDS = 0.002  # a busy worker lets so much time pass before it claims again what will have come in
 AWAKE_SECONDS = 0.05  # so long without a sleep of at least a nap, and it takes back that it sleeps
 UNSETTLED_MAX = 4  # times the slots: no more claims while so much waits to be settled
+LOOK_EVERY = 20  # times the TTL: so often to look for what the database says that we hold, without any reason
+REMEMBERED = 10_000  # attempts that must not be repeated: whether a claim's answer came is known of so many
 
 
 class Claimer:
@@ -54,12 +59,19 @@ class Claimer:
         self._connection: AsyncConnection | None = None
         self._ending = False
         self._checks: list[float] = []  # when to look for tasks whose claim was answered to nobody
+        self._look_at = time.monotonic() + LOOK_EVERY * settings.ttl.total_seconds()  # when to look in any case
+        self._heard: deque[tuple[UUID, int]] = deque(maxlen=REMEMBERED)
         self._due_at: float | None = None  # when something is known to become due here
         self._troubles = 0
         self._in_vain = 0  # claims in a row that brought nothing although something was there: somebody has it locked
         self._idle: Lease | None = None  # under this lease we have said that we sleep: inserts announce themselves
         self._slept_at = 0.0  # when a sleep worth its name ended
         self._quick = True  # we were the first, the last time that an insert announced itself
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether this lease may hold tasks that nobody here has heard of."""
+        return bool(self._checks)
 
     def end(self) -> None:
         """Claim no more; `run` returns when the statement that is under way has been answered."""
@@ -83,6 +95,7 @@ class Claimer:
             except psycopg.Error as error:
                 self._events.emit(trouble("claim", error))
                 await self._disconnect()
+                self._look_at = 0.0  # it may come back from a crash or a failover without its last commits
                 await back_off(self._backoff, self._troubles)
                 self._troubles += 1
 
@@ -90,7 +103,9 @@ class Claimer:
         """Give up the right to claim, and hand back what nobody knows of. Call it after `run` has returned."""
         await self._disconnect()  # it may have died unnoticed while all slots were busy
         connection = await self._connect()
+        faultpoint("drain.before")
         await heartbeat.drain(connection, lease.id)
+        faultpoint("drain.after")
         if self._checks:
             await self._reconcile(connection, lease)
 
@@ -113,7 +128,7 @@ class Claimer:
             await self._keeper.renewal()
             return
         connection = await self._connect()
-        if self._checks and self._checks[0] <= time.monotonic():
+        if min([self._look_at, *self._checks[:1]]) <= time.monotonic():
             await self._reconcile(connection, lease)
         free = self._slots.free
         brought = await self._claim(connection, lease, free)
@@ -144,6 +159,7 @@ class Claimer:
         """Claim once, and return how many tasks it brought; None where the lease was not good enough."""
         sent = time.monotonic()
         lanes = self._lanes.order(sent)
+        faultpoint("claim.before")
         try:
             claimed = await claim.claim(connection, lease, lanes, self._flags, free)
         except psycopg.Error:
@@ -169,7 +185,9 @@ class Claimer:
         self.scout.owed.set()
         self._quick = bool(claimed.tasks)
         if claimed.tasks:
+            faultpoint("claim.after")
             self._in_vain = 0
+            self._heard.extend([(task.id, task.attempt) for task in claimed.tasks if not task.repeatable])
             self._slots.put(claimed.tasks)
             self._events.emit(TasksClaimed(len(claimed.tasks), now - sent))
             await asyncio.sleep(0)  # they start before the next statement is made ready
@@ -204,6 +222,8 @@ class Claimer:
         if idle and not await self._sleep(connection, lease):
             return
         while not self._ending and self._keeper.holds(lease) and not self._checks and self.listening() == idle:
+            if self._look_at <= time.monotonic():
+                return
             self.wake.clear()
             seconds = await self._peek(connection)
             if seconds is None:
@@ -247,13 +267,23 @@ class Claimer:
         return True
 
     async def _reconcile(self, connection: AsyncConnection, lease: Lease) -> None:
-        """Hand back what this lease holds and nobody here has heard of."""
+        """Settle what this lease holds and nobody here is at work on."""
         lost = await claim.reconcile(connection, lease, self._slots.held() + self._settler.held())
         for task in lost:
-            self._settler.put(Settlement(task, Released("the answer to its claim was lost")))
+            self._settler.put(Settlement(task, self._unknown(task)))
         if lost:
             self._events.emit(TasksReconciled(len(lost)))
-        del self._checks[:1]
+        now = time.monotonic()
+        self._look_at = now + LOOK_EVERY * self._settings.ttl.total_seconds()
+        if self._checks and self._checks[0] <= now:
+            del self._checks[0]
+
+    def _unknown(self, task: ClaimedTask) -> Outcome:
+        """Say what becomes of such a task: it never started here, or the database has forgotten how it ended."""
+        if (task.id, task.attempt) not in self._heard:
+            return Released("the answer to its claim was lost")
+        reason = "it ended here, and the database has forgotten how: what it did is unknown"
+        return Errored(FailureCode.INTERRUPTED, reason, None)
 
     async def _connect(self) -> AsyncConnection:
         if self._connection is None:

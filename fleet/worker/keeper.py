@@ -3,7 +3,6 @@
 import asyncio
 import faulthandler
 import os
-import socket
 import sys
 import threading
 import time
@@ -18,9 +17,10 @@ from uuid_utils.compat import uuid7
 
 from fleet.config import Settings
 from fleet.events import Event, Events, LeaseGranted, LeaseLost, LeaseRenewed
+from fleet.faultpoint import faultpoint
 from fleet.lease import Lease, LeaseState, Tenure
 from fleet.postgres import heartbeat
-from fleet.postgres.database import Connection, Database
+from fleet.postgres.database import Connection, Database, shut
 from fleet.worker.loop import jittered, trouble
 
 EXIT_STALLED = 70
@@ -109,8 +109,10 @@ class Keeper:
                 self._tell(self._callbacks.granted, self._register())
             return
         sent = time.monotonic()
+        faultpoint("renew.before")
         with self._connected() as connection:
             renewed = heartbeat.renew(connection, lease)
+        faultpoint("renew.after")
         if renewed is None:
             self.lease = None
             self._emit(LeaseLost(lease))
@@ -130,6 +132,7 @@ class Keeper:
         sent = time.monotonic()
         with self._connected() as connection:
             heartbeat.register(connection, lease, self._identity)
+        faultpoint("register.after")
         self.tenure = Tenure.granted(sent, lease.ttl, self._settings.margin)
         self.lease = lease
         self._emit(LeaseGranted(lease))
@@ -142,7 +145,7 @@ class Keeper:
         if self._connection is None:
             self._connection = self._database.connect_sync("heartbeat")
         descriptor = self._connection.fileno()
-        guard = threading.Timer(self._patience().total_seconds(), _shut, [descriptor])
+        guard = threading.Timer(self._patience().total_seconds(), shut, [descriptor])
         guard.daemon = True
         guard.start()
         try:
@@ -184,11 +187,6 @@ class Keeper:
     def _call_soon(self, callback: Callable[..., object], *values: object) -> None:
         with suppress(RuntimeError):  # the loop is closed: nobody is left to be told
             self._loop.call_soon_threadsafe(callback, *values)
-
-
-def _shut(descriptor: int) -> None:
-    with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as duplicate:
-        duplicate.shutdown(socket.SHUT_RDWR)
 
 
 def _say_last_words(words: str) -> None:

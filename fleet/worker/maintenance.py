@@ -8,6 +8,7 @@ from uuid import UUID
 
 from fleet.config import Settings
 from fleet.events import Events, LeasesReaped, TasksExpired, TasksReclaimed
+from fleet.faultpoint import faultpoint
 from fleet.postgres import cancel, expire, prune, reap
 from fleet.postgres.database import AsyncConnection, Database
 from fleet.worker.loop import every
@@ -98,12 +99,21 @@ class Maintenance:
     async def reap_once(self, connection: AsyncConnection, leases: Sequence[reap.LeaseSeen]) -> None:
         """Mark the leases that are surely dead; settle what ended ones still hold."""
         accused = [lease for lease in self._witness.accuse(leases, time.monotonic()) if lease != self._me()]
-        marked = await reap.mark(connection, self._me(), accused) if accused else []
+        marked = await self._mark(connection, accused) if accused else []
         if marked:
             self._events.emit(LeasesReaped(tuple(marked)))
         ended = marked + [lease.id for lease in leases if lease.ended]
         if ended:
-            self._tell(await reap.sweep(connection, self._sweeper(), ended))
+            faultpoint("sweep.before")
+            done = await reap.sweep(connection, self._sweeper(), ended)
+            faultpoint("sweep.after")
+            self._tell(done)
+
+    async def _mark(self, connection: AsyncConnection, accused: Sequence[UUID]) -> list[UUID]:
+        faultpoint("mark.before")
+        marked = await reap.mark(connection, self._me(), accused)
+        faultpoint("mark.after")
+        return marked
 
     async def expire_once(self, connection: AsyncConnection) -> None:
         """Fail what nobody started in time."""

@@ -4,7 +4,7 @@ import asyncio
 import os
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any, Self
 from uuid import UUID
@@ -164,7 +164,7 @@ class Worker:
         patience = self._settings.drain_timeout.total_seconds()
         lease = self._keeper.lease
         if lease is not None:
-            await attempt(lambda: self._claimer.drain(lease), self.events, "drain")
+            await self._insist(lambda: self._claimer.drain(lease), "drain")
         self._slots.hand_back_waiting("the worker was shut down before the task started")
         await self._until(lambda: not self._slots.busy, patience, self._slots.changed, self._hurry)
         self._slots.interrupt(Stop.DRAIN, lambda execution: True)
@@ -177,7 +177,20 @@ class Worker:
         await self._until(lambda: self._settler.unsettled == 0, outage, self._settler.settled)
         await self._keeper.stop()
         if lease is not None and self._settler.unsettled == 0:
-            await attempt(lambda: self._claimer.close_lease(lease), self.events, "close")
+            await self._insist(lambda: self._claimer.close_lease(lease), "close")
+
+    async def _insist(self, step: Callable[[], Awaitable[object]], name: str) -> None:
+        """Take a step of the drain over a disruption. Give up at a second signal, or when it has lasted for too long.
+
+        Only tasks that were claimed unheard make it worth a TTL: else the lease's own end costs nobody anything.
+        """
+        began, tries = time.monotonic(), 0
+        while not await attempt(step, self.events, name):
+            patience = self._settings.ttl if self._claimer.in_doubt else self._settings.margin
+            if self._hurry.is_set() or time.monotonic() - began > patience.total_seconds():
+                return
+            await back_off(reconnecting(self._settings), tries, self._hurry)
+            tries += 1
 
     async def _until(
         self, done: Callable[[], bool], seconds: float, changed: asyncio.Event, hurry: asyncio.Event | None = None

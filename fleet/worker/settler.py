@@ -8,6 +8,7 @@ from uuid import UUID
 import psycopg
 
 from fleet.events import Events, TaskFenced, TaskSettled
+from fleet.faultpoint import faultpoint
 from fleet.lease import Lease
 from fleet.postgres import settle
 from fleet.postgres.database import AsyncConnection, Database, is_data_error
@@ -94,12 +95,16 @@ class Settler:
             try:
                 if self._connection is None:
                     self._connection = await self._database.connect("settle")
-                return await write(self._connection, lease, settlements)
+                faultpoint("settle.before", write.__name__)
+                answers = await write(self._connection, lease, settlements)
+                faultpoint("settle.after", write.__name__)
             except psycopg.Error as error:
                 if is_data_error(error):
                     raise
                 self._events.emit(trouble("settle", error))
                 await self._disconnect()
+            else:
+                return answers
             await back_off(self._backoff, tries)
             tries += 1
 

@@ -19,6 +19,7 @@ from fleet.config import Settings
 from fleet.context import Context, current_task
 from fleet.errors import InvalidResult
 from fleet.events import Events, TaskStarted, TaskStuck
+from fleet.faultpoint import faultpoint
 from fleet.handler import Handler, describe, encode_result
 from fleet.lease import Lease
 from fleet.payload import clean_text
@@ -175,6 +176,7 @@ class Slots:
             if text is None:
                 return None  # the attempt is not ours any more
             execution.task = execution.task._replace(args=text)
+        faultpoint("start.before", execution.task.name)
         refused = execution.stop or self._refusal(execution.task.lease)
         if refused is not None:
             return Released(refused.value)
@@ -230,15 +232,17 @@ class Slots:
                 task.id, task.name, task.queue, task.attempt, self.state, execution.stopping
             )
         if not handler.is_async:
-            call = functools.partial(contextvars.copy_context().run, _caught, handler.function, arguments)
+            call = functools.partial(contextvars.copy_context().run, _caught, handler, arguments)
             result, error = await asyncio.get_running_loop().run_in_executor(self._threads, call)
             if error is not None:
                 raise error
             return result
         execution.runner = runner
+        faultpoint("handler.enter", task.name)
         try:
             return await handler.function(**arguments)
         finally:
+            faultpoint("handler.leave", task.name)
             execution.runner = None
             if runner.cancelling() and not self._ending:
                 await _calm(runner)
@@ -261,10 +265,14 @@ class Slots:
                 return Released(reason) if task.repeatable else Errored(FailureCode.INTERRUPTED, reason, None)
 
 
-def _caught(function: Callable[..., Any], arguments: Mapping[str, Any]) -> tuple[Any, BaseException | None]:
+def _caught(handler: Handler, arguments: Mapping[str, Any]) -> tuple[Any, BaseException | None]:
     """Call it, and return what it raised: a future cannot carry StopIteration or GeneratorExit."""
     try:
-        return function(**arguments), None
+        faultpoint("handler.enter", handler.name)
+        try:
+            return handler.function(**arguments), None
+        finally:
+            faultpoint("handler.leave", handler.name)
     except BaseException as error:  # noqa: BLE001 - it is raised again in the slot
         return None, error
 

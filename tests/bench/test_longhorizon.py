@@ -120,8 +120,9 @@ class Adapter:
         assert self.process.wait(2 * EXIT_SECONDS) == 0, self.log.read_text()
         assert time.monotonic() - began < EXIT_SECONDS
         self.seconds = time.monotonic() - self.began
-        said = re.search(r"enqueued (\d+), completed (\d+)$", self.log.read_text())
-        return (int(said[1]), int(said[2])) if said else (0, 0)
+        said = re.search(r"^enqueued (\d+), completed (\d+)$", self.log.read_text(), re.MULTILINE)
+        assert said, self.log.read_text()
+        return int(said[1]), int(said[2])
 
     def killed(self) -> None:
         self.process.kill()

@@ -233,6 +233,7 @@ def test_a_warning_is_a_line_like_any_other(form: str) -> None:
     assert all(line.startswith("    ") for line in more)
 
 
+@pytest.mark.fault("Payloads", "HTML and ANSI in names and errors")
 @pytest.mark.parametrize("stream", [io.StringIO, Terminal])
 def test_no_line_can_be_forged_on_a_console(stream: type[io.StringIO], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)

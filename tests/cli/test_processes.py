@@ -111,6 +111,7 @@ async def test_no_is_an_answer(fleet: Command, connection: AsyncConnection) -> N
     assert await states(connection, ids) == [("FAILED", False)]
 
 
+@pytest.mark.fault("Payloads", "HTML and ANSI in names and errors")
 async def test_a_terminal_gets_a_table_and_nothing_that_it_would_act_upon(
     fleet: Command, connection: AsyncConnection
 ) -> None:
@@ -128,6 +129,7 @@ async def test_a_terminal_gets_a_table_and_nothing_that_it_would_act_upon(
     assert "─" in shown
 
 
+@pytest.mark.fault("Payloads", "HTML and ANSI in names and errors")
 async def test_nothing_raw_reaches_a_pipe_either(fleet: Command, connection: AsyncConnection) -> None:
     (task_id,) = await fail(connection, f"{ESCAPE}[31mred", reason=f"a\tb{ESCAPE}[2J\x9b1m\nsecond\rline")
     for command in (("dead", "list"), ("task", "list"), ("task", "show", task_id)):

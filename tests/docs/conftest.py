@@ -4,6 +4,7 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,10 @@ def environment(tmp_path: Path) -> dict[str, str]:
     fleet.chmod(0o755)
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("FLEET_", "PG", "PYTEST", "COV"))}
     path = os.pathsep.join([str(commands), str(Path(sys.executable).parent), kept["PATH"]])
-    return kept | {"PATH": path, "PYTHONPATH": str(DOCS.parent), "HOME": str(tmp_path)}
+    kept |= {"PATH": path, "PYTHONPATH": str(DOCS.parent), "HOME": str(tmp_path)}
+    if not entry_points(group="pytest11", name="fleet"):  # this very code is not installed: its plugin must be named
+        kept["PYTEST_PLUGINS"] = "fleet.testing.plugin"
+    return kept
 
 
 @pytest.fixture

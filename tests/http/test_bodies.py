@@ -69,6 +69,7 @@ async def test_what_is_no_json_is_refused_as_such(api: httpx.AsyncClient) -> Non
         problem(await post(api, body), 400, "malformed_json")
 
 
+@pytest.mark.fault("Payloads", "U+0000 in arguments")
 async def test_what_cannot_be_carried_is_refused_as_invalid(
     api: httpx.AsyncClient, connection: AsyncConnection
 ) -> None:
@@ -164,6 +165,7 @@ async def test_every_route_that_takes_a_body_is_as_strict(api: httpx.AsyncClient
     problem(await api.post(path, content=b" " * (4 * 1024 * 1024 + 1), headers=JSON), 413, "too_large")
 
 
+@pytest.mark.fault("Payloads", "arguments of exactly the limit, and one byte more")
 async def test_the_largest_body_is_read_and_a_byte_more_refused(small: httpx.AsyncClient) -> None:
     body = echo(b"1")
     assert (await post(small, body.ljust(LIMIT))).status_code == 202
@@ -187,6 +189,7 @@ async def test_a_length_over_the_limit_is_refused_before_anything_is_read(small:
     assert answer.headers["Connection"] == "close"
 
 
+@pytest.mark.fault("Payloads", "a body without a length over the limit")
 async def test_a_body_without_a_length_is_counted_while_it_comes(small: httpx.AsyncClient) -> None:
     given = 0
 
@@ -243,6 +246,7 @@ def sent_until_refused(wire: socket.socket, more: Callable[[], bytes]) -> int:
     return sent
 
 
+@pytest.mark.fault("Payloads", "a body without a length over the limit")
 @pytest.mark.parametrize(
     ("head", "chunk"),
     [

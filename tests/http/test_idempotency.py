@@ -61,6 +61,7 @@ async def test_another_key_is_another_task(api: httpx.AsyncClient, connection: A
     assert await count(connection) == 4
 
 
+@pytest.mark.fault("Submit", "the same key with another payload")
 @pytest.mark.parametrize(
     "other",
     [
@@ -118,6 +119,7 @@ async def test_two_keys_in_one_request_are_refused(api: httpx.AsyncClient) -> No
     assert (await api.post("/tasks", json=ADD, headers=keys)).status_code == 400
 
 
+@pytest.mark.fault("Submit", "50 identical submits at once")
 async def test_fifty_at_once_make_one_task(api: httpx.AsyncClient, connection: AsyncConnection) -> None:
     answers = await asyncio.gather(*(post(api, "k") for _ in range(50)))
     assert {answer.status_code for answer in answers} == {202}
@@ -167,6 +169,7 @@ async def test_while_the_first_request_is_in_flight_the_second_is_told_to_wait(
     assert (again.status_code, again.json()["created"]) == (202, True)  # for the first was rolled back
 
 
+@pytest.mark.fault("Submit", "a retry after a lost response")
 async def test_a_connection_lost_under_way_leaves_the_outcome_unknown_and_a_retry_settles_it(
     api: httpx.AsyncClient, connection: AsyncConnection, other: AsyncConnection
 ) -> None:
@@ -188,6 +191,7 @@ async def test_a_connection_lost_under_way_leaves_the_outcome_unknown_and_a_retr
     assert await count(connection) == 1
 
 
+@pytest.mark.fault("Submit", "a retry after a lost response")
 def test_a_server_killed_after_the_commit_leaves_one_task_which_the_retry_finds(
     database_url: str, tmp_path: Path
 ) -> None:

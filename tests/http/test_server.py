@@ -180,6 +180,7 @@ def unknown(answers: list[httpx.Response | Exception]) -> bool:
     return bool(problem(answer, 503, "outcome_unknown"))
 
 
+@pytest.mark.fault("Deploy", "SIGTERM twice")
 def test_a_second_signal_waits_for_nobody_and_does_not_say_that_anything_failed(
     database_url: str, tmp_path: Path
 ) -> None:

@@ -126,6 +126,7 @@ async def test_no_more_is_listed_than_anybody_reads(api: httpx.AsyncClient) -> N
     assert len(answer.content) < 1000
 
 
+@pytest.mark.fault("Payloads", "an unknown task name")
 async def test_an_unknown_task_is_told_which_there_are(api: httpx.AsyncClient) -> None:
     answer = await api.post("/tasks", json={"name": "ad", "args": {}})
     assert answer.status_code == 422

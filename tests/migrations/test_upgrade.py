@@ -105,6 +105,7 @@ def test_a_second_upgrade_does_nothing_and_harms_no_data(empty: Database) -> Non
         assert connection.execute("SELECT generation FROM fleet.queue").fetchall() == [(7,)]
 
 
+@pytest.mark.fault("Deploy", "two migrators at once")
 def test_several_migrators_at_once_make_one_schema(empty: Database) -> None:
     start = threading.Barrier(6)
 
@@ -121,6 +122,7 @@ def test_several_migrators_at_once_make_one_schema(empty: Database) -> None:
         assert connection.execute(f"SELECT count(*) FROM {VERSION_TABLE}").fetchall() == [(1,)]
 
 
+@pytest.mark.fault("Deploy", "two migrators at once")
 def test_a_migrator_waits_for_another(empty: Database) -> None:
     with connect(empty) as first, ThreadPoolExecutor(1) as pool:
         with first.transaction():
@@ -221,6 +223,7 @@ def with_a_second_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body
     monkeypatch.setattr(migrate, "_scripts", lambda: scripts)
 
 
+@pytest.mark.fault("Deploy", "a migration while workers run")
 @pytest.mark.parametrize("table", ["fleet.task", VERSION_TABLE])
 def test_a_table_in_use_is_waited_for_a_little_at_a_time(
     empty: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: str

@@ -152,6 +152,7 @@ async def test_a_queue_that_is_not_asked_for_is_left_alone(
     assert await claimed(connection, lease, lanes_of(queue)) == []
 
 
+@pytest.mark.fault("Payloads", "an unknown task name")
 async def test_only_names_with_handlers_are_taken_and_others_do_not_use_up_the_limit(
     connection: AsyncConnection, lease: Lease
 ) -> None:

@@ -121,6 +121,16 @@ async def test_a_renewal_brings_the_requests_to_cancel_of_its_own_lease_each_tim
     assert heartbeat.renew(holder, rival) == heartbeat.Renewed(LeaseState.LIVE, frozenset({(its.id, 1)}))
 
 
+async def test_a_lock_on_the_requests_to_cancel_costs_nobody_a_lease(
+    connection: AsyncConnection, holder: Connection, lease: Lease
+) -> None:
+    await expire_lease(connection, lease)
+    async with connection.transaction():
+        await connection.execute("LOCK TABLE fleet.cancel_request IN ACCESS EXCLUSIVE MODE")
+        assert heartbeat.renew(holder, lease) == heartbeat.Renewed(LeaseState.LIVE, frozenset())
+    assert await reap.mark(connection, uuid7(), [lease.id]) == []
+
+
 async def test_a_lease_drains_once_and_closes_once_and_only_in_this_order(
     connection: AsyncConnection, lease: Lease
 ) -> None:

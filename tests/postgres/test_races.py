@@ -23,6 +23,7 @@ from tests.support import eventually, expire_lease, history, new_lease, renew, r
 pytestmark = pytest.mark.parametrize("time", range(REPEATS))
 
 
+@pytest.mark.fault("Reaper", "a reap against a completion")
 async def test_a_sweep_passes_over_a_task_that_is_being_settled_and_finds_it_done(stage: Stage, time: int) -> None:
     task = await stage.take()
     await end_lease(stage.watch, stage.lease)
@@ -36,6 +37,7 @@ async def test_a_sweep_passes_over_a_task_that_is_being_settled_and_finds_it_don
     assert (after["state"], after["losses"], after["attempt"]) == (state, 0, 1)
 
 
+@pytest.mark.fault("Reaper", "a reap against a completion")
 async def test_a_settlement_during_a_sweep_is_busy_and_then_fenced(stage: Stage, time: int) -> None:
     task = await stage.take(idempotent=bool(time % 2))
     await end_lease(stage.watch, stage.lease)
@@ -81,6 +83,7 @@ async def test_two_sweeps_at_once_charge_one_loss(stage: Stage, time: int) -> No
     assert (await row(stage.watch, task.id))["losses"] == 1
 
 
+@pytest.mark.fault("Reaper", "a reap against a renewal")
 async def test_a_lease_that_is_being_renewed_is_not_marked(stage: Stage, time: int) -> None:
     await expire_lease(stage.watch, stage.lease)
 
@@ -90,6 +93,7 @@ async def test_a_lease_that_is_being_renewed_is_not_marked(stage: Stage, time: i
     assert await stage.marking()(stage.second) == []
 
 
+@pytest.mark.fault("Reaper", "a reap against a renewal")
 async def test_a_renewal_waits_for_the_mark_and_is_told_that_the_lease_is_over(stage: Stage, time: int) -> None:
     await expire_lease(stage.watch, stage.lease)
 
@@ -112,6 +116,7 @@ async def test_a_renewal_counts_from_after_its_wait(stage: Stage, time: int) -> 
     assert expires_at >= released + MINUTE
 
 
+@pytest.mark.fault("Reaper", "a reap against a claim")
 async def test_a_lease_with_a_claim_in_flight_is_not_marked_and_loses_the_task_later(stage: Stage, time: int) -> None:
     task_id = await submit(stage.watch, queue=stage.queue)
 
@@ -149,6 +154,7 @@ async def test_a_claim_that_waits_for_its_lease_until_that_has_expired_gets_noth
     assert await stage.state(task_id) == "QUEUED"
 
 
+@pytest.mark.fault("Reaper", "a reap against a claim")
 async def test_a_claim_waits_for_the_end_of_its_lease_and_goes_on_if_that_is_undone(stage: Stage, time: int) -> None:
     task_id = await submit(stage.watch, queue=stage.queue)
 

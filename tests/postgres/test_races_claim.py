@@ -45,6 +45,7 @@ async def test_a_release_sent_again_during_the_next_claim_changes_nothing(stage:
     assert await stage.state(task.id) == "RUNNING"
 
 
+@pytest.mark.fault("Submit", "a cancel against a claim")
 async def test_a_cancel_waits_for_the_claim_and_asks_its_attempt(stage: Stage, time: int) -> None:
     task_id = await submit(stage.watch, queue=stage.queue)
 
@@ -54,6 +55,7 @@ async def test_a_cancel_waits_for_the_claim_and_asks_its_attempt(stage: Stage, t
     assert await renew(stage.watch, stage.lease) == [("LIVE", task_id, 1)]
 
 
+@pytest.mark.fault("Submit", "a cancel against a claim")
 async def test_a_claim_passes_over_a_task_that_is_being_cancelled(stage: Stage, time: int) -> None:
     task_id = await submit(stage.watch, queue=stage.queue)
 
@@ -71,6 +73,7 @@ async def test_a_cancel_waits_for_a_release_and_then_takes_the_waiting_task(stag
     assert (waited, answer) == (True, {task.id: (State.CANCELLED, True)})
 
 
+@pytest.mark.fault("Submit", "a cancel against a completion")
 async def test_a_cancel_that_waits_for_the_end_comes_too_late(stage: Stage, time: int) -> None:
     task = await stage.take()
 
@@ -79,6 +82,7 @@ async def test_a_cancel_that_waits_for_the_end_comes_too_late(stage: Stage, time
     assert (waited, answer) == (True, {task.id: (State.SUCCEEDED, False)})
 
 
+@pytest.mark.fault("Submit", "a cancel against a completion")
 async def test_a_release_during_a_request_to_cancel_is_busy_and_then_cancelled(stage: Stage, time: int) -> None:
     task = await stage.take()
     release = settling(task, Released("later"))
@@ -89,6 +93,8 @@ async def test_a_release_during_a_request_to_cancel_is_busy_and_then_cancelled(s
     assert await release(stage.second) == (Verdict.SETTLED, State.CANCELLED)
 
 
+@pytest.mark.fault("Submit", "a cancel against a reap")
+@pytest.mark.fault("Reaper", "a reap against a cancel")
 async def test_a_cancel_waits_for_a_sweep_and_takes_what_that_put_back(stage: Stage, time: int) -> None:
     task = await stage.take()
     await end_lease(stage.watch, stage.lease)

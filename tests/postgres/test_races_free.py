@@ -138,6 +138,7 @@ async def test_a_released_task_is_claimed_by_one_of_two(connections: list[AsyncC
         assert (await settle_one(one, got, Succeeded("1")))[0] is Verdict.SETTLED
 
 
+@pytest.mark.fault("Submit", "a cancel against a claim")
 async def test_a_cancelled_task_is_not_started_or_its_holder_is_told(
     connections: list[AsyncConnection], queue: str
 ) -> None:

@@ -61,6 +61,19 @@ async def test_a_lease_that_was_renewed_after_it_expired_is_not_marked(
     assert await reap.mark(connection, uuid7(), [lease.id]) == []
 
 
+async def test_a_lease_of_the_time_before_the_clock_was_set_back_is_expired_unless_its_holder_renews(
+    connection: AsyncConnection, lease: Lease, rival: Lease
+) -> None:
+    set_back = (
+        "UPDATE fleet.lease SET renewed_at = renewed_at + interval '1 h', expires_at = expires_at + interval '1 h'"
+    )
+    await connection.execute(set_back)
+    await renew(connection, rival)
+    seen = {each.id: each.expired for each in (await reap.survey(connection)).leases}
+    assert (seen[lease.id], seen[rival.id]) == (True, False)
+    assert await reap.mark(connection, uuid7(), [lease.id, rival.id]) == [lease.id]
+
+
 async def test_a_draining_lease_is_marked_and_one_that_is_over_is_not(
     connection: AsyncConnection, lease: Lease, rival: Lease
 ) -> None:

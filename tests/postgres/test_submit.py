@@ -119,6 +119,7 @@ async def test_the_same_request_with_the_same_key_makes_one_task(connection: Asy
     assert (await row(connection, first.id))["expires_at"] is None
 
 
+@pytest.mark.fault("Submit", "the same key with another payload")
 @pytest.mark.parametrize("changes", [
     {"queue": "b"}, {"name": "b"}, {"args": '{"a": 2}'}, {"priority": 4}, {"idempotent": False}, {"max_attempts": 2},
     {"max_losses": 1},
@@ -142,6 +143,7 @@ async def test_a_key_holds_in_its_scope_only(connection: AsyncConnection) -> Non
     assert await count(connection) == (2, 2)
 
 
+@pytest.mark.fault("Submit", "50 identical submits at once")
 async def test_fifty_at_once_with_one_key_make_one_task(connection: AsyncConnection, database: Database) -> None:
     connections = await asyncio.gather(*(database.connect("submitter") for _ in range(50)))
     try:

@@ -17,6 +17,7 @@ from typing import Any
 
 from fleet import Context, Fail, Fleet, Retry
 from fleet.events import Events
+from fleet.verify import history
 from fleet.worker import runner, supervisor
 
 app = Fleet()
@@ -202,10 +203,13 @@ async def poison(context: Context) -> None:
 def main() -> int:
     """`supervise N` runs N workers as children; else this process is one worker."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    events = Events()
     if sys.argv[1:2] == ["supervise"]:
-        return supervisor.run(COMMAND, int(sys.argv[2]), app.database, app.settings, Events())
+        history.record_where_asked(events, os.environ, f"supervisor {os.getpid()}")
+        return supervisor.run(COMMAND, int(sys.argv[2]), app.database, app.settings, events)
+    history.record_where_asked(events, os.environ, handlers=app.handlers)
     queues = [name for name in os.environ.get("QUEUES", "").split(",") if name]
-    return runner.run(app.worker(queues=queues, name=os.environ.get("WORKER_NAME")))
+    return runner.run(app.worker(queues=queues, name=os.environ.get("WORKER_NAME"), events=events))
 
 
 if __name__ == "__main__":

@@ -63,6 +63,7 @@ async def judge_load(watcher: AsyncConnection, sink: Sink, submitted: Load) -> l
     return told
 
 
+@pytest.mark.fault("Database", "an immediate crash and a restart")
 async def test_the_server_crashes_and_comes_back_after_two_ttl(
     crew: Crew, server: Server, database_url: str, stage: Stage, watcher: AsyncConnection, sink: Sink
 ) -> None:
@@ -107,6 +108,7 @@ async def test_the_server_crashes_and_comes_back_after_two_ttl(
         assert [worker.popen.poll() for worker in workers] == [None] * 3
 
 
+@pytest.mark.fault("Database", "one backend is killed")
 async def test_every_backend_of_every_worker_is_terminated_at_once_again_and_again(
     crew: Crew, database_url: str, watcher: AsyncConnection, sink: Sink
 ) -> None:
@@ -127,6 +129,7 @@ async def test_every_backend_of_every_worker_is_terminated_at_once_again_and_aga
     assert [worker.popen.poll() for worker in workers] == [None] * 3
 
 
+@pytest.mark.fault("Deploy", "SIGTERM with the database down")
 async def test_sigterm_while_the_database_is_down_ends_the_process_in_time(
     crew: Crew, server: Server, database_url: str, stage: Stage, watcher: AsyncConnection, sink: Sink
 ) -> None:

@@ -54,6 +54,7 @@ async def fails_unknown(watcher: AsyncConnection, task: UUID) -> None:
     assert await history(watcher, task) == [(1, False, "lost")]
 
 
+@pytest.mark.fault("Death", "SIGKILL of an idle worker")
 async def test_an_idle_worker_that_is_killed_costs_its_lease_and_nothing_else(
     crew: Crew, watcher: AsyncConnection
 ) -> None:
@@ -69,6 +70,7 @@ async def test_an_idle_worker_that_is_killed_costs_its_lease_and_nothing_else(
     assert await value(watcher, "SELECT state FROM fleet.lease WHERE pid = %s", survivor.pid) == "LIVE"
 
 
+@pytest.mark.fault("Death", "SIGKILL after the claim, before the handler")
 async def test_killed_between_the_claims_commit_and_the_handlers_start(
     crew: Crew, stage: Stage, watcher: AsyncConnection, locker: AsyncConnection, sink: Sink
 ) -> None:
@@ -95,6 +97,7 @@ async def test_killed_between_the_claims_commit_and_the_handlers_start(
     assert rescuer.popen.poll() is None
 
 
+@pytest.mark.fault("Death", "SIGKILL inside the handler")
 async def test_killed_inside_the_handler(crew: Crew, stage: Stage, watcher: AsyncConnection, sink: Sink) -> None:
     victim = await crew.worker(slots=4)
     tasks = [await submit_both(watcher), await submit_both(watcher, "_in_thread")]
@@ -114,6 +117,7 @@ async def test_killed_inside_the_handler(crew: Crew, stage: Stage, watcher: Asyn
     }
 
 
+@pytest.mark.fault("Death", "SIGKILL after the effect, before the settlement")
 async def test_killed_after_the_effect_and_before_the_settlement(
     crew: Crew, stage: Stage, watcher: AsyncConnection, locker: AsyncConnection, sink: Sink
 ) -> None:
@@ -138,6 +142,8 @@ async def test_killed_after_the_effect_and_before_the_settlement(
 
 
 @pytest.mark.parametrize("committed", [True, False])
+@pytest.mark.fault("Death", "SIGKILL in the settling transaction")
+@pytest.mark.fault("Death", "SIGKILL between the COMMIT and its reply")
 async def test_killed_in_the_settling_transaction_what_was_committed_counts(
     crew: Crew, stage: Stage, watcher: AsyncConnection, locker: AsyncConnection, sink: Sink, *, committed: bool
 ) -> None:
@@ -169,6 +175,7 @@ async def test_killed_in_the_settling_transaction_what_was_committed_counts(
 
 
 @pytest.mark.parametrize("committed", [True, False])
+@pytest.mark.fault("Death", "SIGKILL while scheduling a retry")
 async def test_killed_while_scheduling_a_retry_it_was_scheduled_or_the_worker_was_lost(
     crew: Crew, stage: Stage, watcher: AsyncConnection, locker: AsyncConnection, sink: Sink, *, committed: bool
 ) -> None:
@@ -199,6 +206,7 @@ async def test_killed_while_scheduling_a_retry_it_was_scheduled_or_the_worker_wa
         assert sink.attempts("start", once) == [1]
 
 
+@pytest.mark.fault("Death", "SIGKILL in a drain")
 async def test_killed_in_a_drain(crew: Crew, stage: Stage, watcher: AsyncConnection, sink: Sink) -> None:
     victim = await crew.worker(slots=2, drain_timeout="60s")
     lease = await crew.lease_of(victim)
@@ -215,6 +223,7 @@ async def test_killed_in_a_drain(crew: Crew, stage: Stage, watcher: AsyncConnect
     assert await value(watcher, "SELECT state FROM fleet.lease WHERE id = %s", lease) == "REAPED"
 
 
+@pytest.mark.fault("Death", "os._exit, abort or segfault in a handler")
 async def test_a_handler_that_takes_its_process_with_it_by_exit_abort_or_segfault(
     crew: Crew, stage: Stage, watcher: AsyncConnection, sink: Sink
 ) -> None:

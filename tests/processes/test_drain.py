@@ -17,6 +17,7 @@ OPEN = "SELECT count(*) FROM fleet.task WHERE state IN ('QUEUED', 'RUNNING')"
 STATE = "SELECT state FROM fleet.lease WHERE id = %s"
 
 
+@pytest.mark.fault("Deploy", "SIGTERM under load")
 async def test_sigterm_of_every_worker_in_turn_under_load_loses_and_charges_nothing(
     crew: Crew, database_url: str, watcher: AsyncConnection, sink: Sink
 ) -> None:
@@ -39,6 +40,7 @@ async def test_sigterm_of_every_worker_in_turn_under_load_loses_and_charges_noth
     assert await value(watcher, left, [worker.pid for worker in workers]) == ["RELEASED"]
 
 
+@pytest.mark.fault("Deploy", "SIGTERM twice")
 async def test_a_drain_waits_for_handlers_and_a_second_signal_waits_no_longer(
     crew: Crew, stage: Stage, watcher: AsyncConnection
 ) -> None:
@@ -75,6 +77,7 @@ async def test_a_signal_that_comes_with_the_lease_drains(crew: Crew, watcher: As
     assert await value(watcher, "SELECT array_agg(DISTINCT state) FROM fleet.lease") == ["RELEASED"]
 
 
+@pytest.mark.fault("Deploy", "workers with different TTLs together")
 async def test_workers_with_different_ttls_judge_each_by_its_own(
     crew: Crew, stage: Stage, watcher: AsyncConnection, sink: Sink
 ) -> None:

@@ -81,6 +81,8 @@ async def test_five_reapers_at_once_over_five_hundred_dead_tasks_settle_each_onc
 
 
 @pytest.mark.parametrize("fate", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.fault("Reaper", "a reaper is killed in the middle of a sweep")
+@pytest.mark.fault("Reaper", "a reaper is stopped in the middle of a sweep")
 async def test_a_reaper_that_is_killed_or_stopped_in_the_middle_of_a_sweep_leaves_nothing_behind(
     crew: Crew, watcher: AsyncConnection, locker: AsyncConnection, fate: signal.Signals
 ) -> None:

@@ -25,6 +25,7 @@ async def late_reports(watcher: AsyncConnection, count: int) -> None:
     await until(watcher, "SELECT count(*) FROM fleet.attempt WHERE late", is_=lambda late: late == count)
 
 
+@pytest.mark.fault("Stall", "SIGSTOP for longer than the TTL, then SIGCONT")
 async def test_a_worker_stopped_for_longer_than_its_lease_is_refused_and_then_works_on_under_a_new_one(
     crew: Crew, stage: Stage, watcher: AsyncConnection, sink: Sink
 ) -> None:
@@ -66,6 +67,7 @@ async def test_a_worker_stopped_for_longer_than_its_lease_is_refused_and_then_wo
     await judge_all(watcher, sink)
 
 
+@pytest.mark.fault("Stall", "SIGSTOP for less than the TTL")
 async def test_a_worker_stopped_for_less_than_its_lease_loses_nothing(
     crew: Crew, stage: Stage, watcher: AsyncConnection, sink: Sink
 ) -> None:
@@ -100,6 +102,7 @@ async def stall(watcher: AsyncConnection, zombie: Process, lease: UUID, offset_s
 
 
 @pytest.mark.timeout(60 + 15 * STALLS)
+@pytest.mark.fault("Stall", "a stop that ends within 50 ms of the expiry, 300 times")
 async def test_a_stop_that_ends_around_the_end_of_the_lease_is_either_nothing_or_one_reclaim(
     crew: Crew, stage: Stage, watcher: AsyncConnection, sink: Sink
 ) -> None:
@@ -154,6 +157,7 @@ async def late_reports_of_the_lost(watcher: AsyncConnection) -> None:
     )
 
 
+@pytest.mark.fault("Stall", "the event loop is blocked")
 async def test_an_event_loop_that_stands_still_for_longer_than_the_lease_does_not_end_the_lease(
     crew: Crew, stage: Stage, watcher: AsyncConnection, sink: Sink
 ) -> None:
@@ -175,6 +179,9 @@ async def test_an_event_loop_that_stands_still_for_longer_than_the_lease_does_no
 
 
 @pytest.mark.parametrize(("name", "deed"), [("act", "swallow"), ("act_in_thread", "block 60")])
+@pytest.mark.fault("Stall", "a handler past its time limit")
+@pytest.mark.fault("Stall", "an async handler that swallows its cancellation")
+@pytest.mark.fault("Stall", "a thread that ignores everything")
 async def test_a_handler_that_ignores_its_time_limit_is_settled_and_its_process_drains_and_exits_70(
     crew: Crew, stage: Stage, watcher: AsyncConnection, sink: Sink, name: str, deed: str
 ) -> None:
@@ -198,6 +205,8 @@ async def test_a_handler_that_ignores_its_time_limit_is_settled_and_its_process_
 
 
 @pytest.mark.parametrize(("name", "deed"), [("act", "swallow"), ("act_in_thread", "block 60")])
+@pytest.mark.fault("Stall", "an async handler that swallows its cancellation")
+@pytest.mark.fault("Stall", "a thread that ignores everything")
 async def test_a_drain_ends_though_a_handler_never_does(
     crew: Crew, stage: Stage, watcher: AsyncConnection, name: str, deed: str
 ) -> None:
@@ -213,6 +222,7 @@ async def test_a_drain_ends_though_a_handler_never_does(
     assert await value(watcher, "SELECT state FROM fleet.lease") == "RELEASED"
 
 
+@pytest.mark.fault("Stall", "nobody reads stdout")
 async def test_a_full_pipe_behind_stdout_does_not_cost_the_lease(
     crew: Crew, stage: Stage, watcher: AsyncConnection, sink: Sink
 ) -> None:
@@ -236,6 +246,7 @@ async def test_a_full_pipe_behind_stdout_does_not_cost_the_lease(
     assert await draining >= 600_000
 
 
+@pytest.mark.fault("Stall", "nobody reads stdout")
 async def test_a_stalled_process_exits_though_nobody_reads_what_it_has_to_say(
     crew: Crew, stage: Stage, watcher: AsyncConnection
 ) -> None:
@@ -248,6 +259,7 @@ async def test_a_stalled_process_exits_though_nobody_reads_what_it_has_to_say(
     os.close(reading)
 
 
+@pytest.mark.fault("Stall", "CPU starved")
 async def test_starved_of_its_processor_a_worker_holds_its_lease_or_loses_it_and_nothing_is_done_twice(
     crew: Crew, stage: Stage, watcher: AsyncConnection, sink: Sink
 ) -> None:

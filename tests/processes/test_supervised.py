@@ -34,6 +34,7 @@ async def all_gone(pids: Sequence[int]) -> None:
     await eventually(probe)
 
 
+@pytest.mark.fault("Death", "a child of the supervisor is killed")
 async def test_a_killed_childs_tasks_are_settled_long_before_its_lease_would_have_ended(
     crew: Crew, stage: Stage, watcher: AsyncConnection, sink: Sink
 ) -> None:
@@ -58,6 +59,7 @@ async def test_a_killed_childs_tasks_are_settled_long_before_its_lease_would_hav
     assert await value(watcher, "SELECT count(*) FROM fleet.lease WHERE state = 'REAPED'") == 1
 
 
+@pytest.mark.fault("Death", "the supervisor is killed")
 async def test_when_the_supervisor_is_killed_its_children_drain(
     crew: Crew, stage: Stage, watcher: AsyncConnection
 ) -> None:
@@ -78,6 +80,7 @@ async def test_when_the_supervisor_is_killed_its_children_drain(
     assert await counters(watcher) == {}
 
 
+@pytest.mark.fault("Death", "a handler that leaves child processes behind")
 async def test_a_handler_that_leaves_child_processes_behind_does_not_hide_the_death_of_its_worker(
     crew: Crew, stage: Stage, watcher: AsyncConnection, sink: Sink
 ) -> None:
@@ -103,6 +106,7 @@ async def test_a_handler_that_leaves_child_processes_behind_does_not_hide_the_de
     assert sink.attempts("start", once) == [1]
 
 
+@pytest.mark.fault("Death", "a poison pill with eleven innocent neighbours")
 async def test_a_poison_pill_spends_its_own_crash_budget_and_does_not_take_the_fleet_down(
     crew: Crew, watcher: AsyncConnection, sink: Sink
 ) -> None:
@@ -131,6 +135,7 @@ async def test_a_poison_pill_spends_its_own_crash_budget_and_does_not_take_the_f
 @pytest.mark.xfail(
     reason="not promised yet: what is lost together comes back together, and is condemned together", strict=True
 )
+@pytest.mark.fault("Death", "a poison pill with eleven innocent neighbours")
 async def test_a_poison_pill_does_not_spend_the_crash_budget_of_those_who_ran_beside_it(
     crew: Crew, stage: Stage, watcher: AsyncConnection
 ) -> None:

@@ -69,6 +69,7 @@ VIOLATIONS: list[tuple[dict[str, Any], str, str]] = [
 ]
 
 
+@pytest.mark.fault("Deploy", "a configuration that violates an inequality")
 @pytest.mark.parametrize(
     ("given", "rule", "facts"), VIOLATIONS, ids=[f"{rule} {given}" for given, rule, _ in VIOLATIONS]
 )
@@ -89,6 +90,7 @@ def test_every_rule_holds_at_its_very_bound(given: dict[str, Any]) -> None:
     Settings(**given)
 
 
+@pytest.mark.fault("Deploy", "a configuration that violates an inequality")
 def test_every_rule_is_violated_by_some_test() -> None:
     source = Path(str(Settings.__module__).replace(".", "/") + ".py")
     text = (Path(__file__).parents[2] / source).read_text(encoding="utf-8")

@@ -1,6 +1,7 @@
 """A registered function: its declaration, its arguments, and what follows from an exception."""
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -230,6 +231,7 @@ def test_a_result_that_has_no_form_is_refused(result: object) -> None:
         encode_result(result, LIMIT)
 
 
+@pytest.mark.fault("Payloads", "a result of exactly the limit, and one byte more")
 def test_a_result_is_limited_in_bytes_exactly() -> None:
     assert encode_result("ä" * 10, 22)
     with pytest.raises(InvalidResult, match="takes 22 bytes as JSON; the limit is 21"):
@@ -249,6 +251,39 @@ def test_any_exception_can_be_described_and_stored(error: BaseException) -> None
     assert type(error).__name__ in text
     assert 0 < len(text.encode()) <= 500
     assert "\x00" not in text
+
+
+def noted(error: Exception, note: str) -> Exception:
+    error.add_note(note)
+    return error
+
+
+def caused(error: Exception, cause: Exception) -> Exception:
+    error.__cause__ = cause
+    return error
+
+
+LINES = "é\n" * 10_000_000
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError(LINES),
+        noted(ValueError("a"), LINES),
+        caused(ValueError("a"), OSError(LINES)),
+        ExceptionGroup("several", [OSError(LINES)]),
+    ],
+    ids=["message", "note", "cause", "group"],
+)
+def test_millions_of_lines_are_cut_before_they_are_laid_out(error: BaseException) -> None:
+    began = time.process_time()
+    text = describe(error, 16384)
+    assert (
+        time.process_time() - began < 1.0
+    )  # laid out they take 3 s and more, and the event loop stands still meanwhile
+    assert "[...]" in text
+    assert len(text.encode()) <= 16384
 
 
 def test_a_description_has_the_message_first_and_then_the_traceback() -> None:

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import httpx
 import psutil
 import psycopg
+import pytest
 
 from fleet import embedded
 from tests.cli.test_processes import read_until, terminal
@@ -82,6 +83,7 @@ def test_a_signal_lets_tasks_finish_and_ends_everything_and_the_next_start_goes_
     assert second.ended() == 0
 
 
+@pytest.mark.fault("Deploy", "SIGTERM twice")
 def test_a_second_signal_waits_for_no_task(start: Start) -> None:
     up = start("shop:app", "--workers=1", drain_timeout="1h").ready()
     task_id, _ = holding(up)
@@ -94,6 +96,7 @@ def test_a_second_signal_waits_for_no_task(start: Start) -> None:
     assert stored(up.data, task_id) == ("FAILED", "interrupted", True)
 
 
+@pytest.mark.fault("Death", "the supervisor is killed")
 def test_when_it_is_killed_the_others_finish_their_tasks_and_nothing_is_left(start: Start) -> None:
     up = start("shop:app", "--workers=2").ready()
     task_id, until = holding(up)

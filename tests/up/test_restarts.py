@@ -70,6 +70,7 @@ def test_a_taken_port_is_told(up: Up) -> None:
     assert "Choose another with --port" in second.words
 
 
+@pytest.mark.fault("Death", "a child of the supervisor is killed")
 def test_a_killed_worker_is_replaced(up: Up) -> None:
     killed = up.pid_of("worker-1")
     psutil.Process(killed).kill()
@@ -92,6 +93,7 @@ def test_a_killed_api_is_replaced_and_no_connection_is_refused_meanwhile(up: Up)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGQUIT])
+@pytest.mark.fault("Database", "an immediate crash and a restart")
 def test_a_crashed_database_is_started_again(up: Up, number: signal.Signals) -> None:
     restarts = len(up.said("embedded server had ended: it runs again"))
     killed = postmaster(up)

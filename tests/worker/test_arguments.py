@@ -30,6 +30,7 @@ async def nothing_was_written(connection: AsyncConnection) -> bool:
     return await cursor.fetchall() == []
 
 
+@pytest.mark.fault("Payloads", "U+0000 in arguments")
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
@@ -67,6 +68,7 @@ async def test_too_many_or_doubled_arguments_are_refused(work: "Task[..., None]"
     assert await nothing_was_written(connection)
 
 
+@pytest.mark.fault("Payloads", "arguments of exactly the limit, and one byte more")
 async def test_the_limit_is_exact_and_counts_bytes(app: Fleet, work: "Task[..., None]") -> None:
     app.settings = replace(app.settings, args_bytes_max=100)
     overhead = len('{"text":""}')

@@ -164,6 +164,7 @@ async def test_maintenance_connects_again(
     await maintenance.close()
 
 
+@pytest.mark.fault("Database", "one backend is killed")
 async def test_a_worker_keeps_claiming_after_each_of_its_sessions_was_killed(
     app: Fleet, recorder: Recorder, connection: AsyncConnection
 ) -> None:

@@ -125,6 +125,7 @@ async def start(database_url: str, what: str) -> asyncio.subprocess.Process:
     )
 
 
+@pytest.mark.fault("Stall", "the event loop is blocked")
 async def test_a_process_whose_event_loop_stands_still_is_given_up_with_the_stacks_of_its_threads(
     database_url: str, connection: AsyncConnection
 ) -> None:

@@ -68,6 +68,7 @@ def lose_settlements(monkeypatch: pytest.MonkeyPatch, verb: str) -> list[Sequenc
     return lost
 
 
+@pytest.mark.fault("Network", "a commit's reply lost: claim")
 @pytest.mark.parametrize("idempotent", [True, False])
 async def test_what_was_claimed_without_an_answer_is_handed_back_at_no_cost_and_runs_once(
     app: Fleet, recorder: Recorder, connection: AsyncConnection, monkeypatch: pytest.MonkeyPatch, *, idempotent: bool
@@ -92,6 +93,7 @@ async def test_what_was_claimed_without_an_answer_is_handed_back_at_no_cost_and_
     assert await history(connection, refs[0].id) == [(1, False, "released")]
 
 
+@pytest.mark.fault("Network", "a commit's reply lost: claim")
 async def test_a_claim_that_a_proxy_delivers_late_is_found_too(
     app: Fleet, recorder: Recorder, connection: AsyncConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,6 +180,7 @@ async def test_a_drain_right_after_a_lost_claim_hands_back_what_it_took(
     assert await lease_state(connection, lease) == "RELEASED"
 
 
+@pytest.mark.fault("Network", "a commit's reply lost: settle")
 async def test_a_success_whose_answer_was_lost_is_written_once(
     app: Fleet, recorder: Recorder, connection: AsyncConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,6 +202,7 @@ async def test_a_success_whose_answer_was_lost_is_written_once(
     assert await history(connection, ref.id) == []
 
 
+@pytest.mark.fault("Network", "a commit's reply lost: settle")
 async def test_a_failure_whose_answer_was_lost_is_charged_once(
     app: Fleet, recorder: Recorder, connection: AsyncConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -219,6 +223,7 @@ async def test_a_failure_whose_answer_was_lost_is_charged_once(
     assert await history(connection, ref.id) == [(1, False, "error")]
 
 
+@pytest.mark.fault("Network", "a commit's reply lost: retry")
 async def test_a_retry_whose_answer_was_lost_may_run_again_before_the_report_is_repeated(
     app: Fleet, recorder: Recorder, connection: AsyncConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -64,6 +64,8 @@ async def test_a_result_comes_back_as_json_gives_it(app: Fleet, returned: Any, s
         assert await (await work.submit()).result(10) == stored
 
 
+@pytest.mark.fault("Payloads", "a result that cannot be serialised")
+@pytest.mark.fault("Payloads", "U+0000 in a result")
 @pytest.mark.parametrize(
     ("returned", "why"),
     [
@@ -102,6 +104,7 @@ async def test_a_result_that_cannot_be_stored_is_rejected_and_the_handler_is_not
     assert await history(connection, ref.id) == [(1, False, "error")]
 
 
+@pytest.mark.fault("Payloads", "a result that cannot be serialised")
 async def test_a_result_that_only_the_database_refuses_is_rejected_alone(
     app: Fleet, recorder: Recorder, connection: AsyncConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -270,6 +270,8 @@ async def test_a_handler_that_cancels_its_own_task_harms_only_itself(app: Fleet,
             assert await (await other.submit()).result(5) == "done"
 
 
+@pytest.mark.fault("Payloads", "an error whose text has 100 MB")
+@pytest.mark.fault("Payloads", "U+0000 in the text of an error")
 @pytest.mark.parametrize(
     ("error", "said"),
     [

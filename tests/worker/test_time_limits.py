@@ -27,6 +27,7 @@ def settings(settings: Settings) -> Settings:
     )
 
 
+@pytest.mark.fault("Stall", "a handler past its time limit")
 async def test_an_async_handler_past_its_limit_is_cancelled_and_fails_as_timeout(app: Fleet) -> None:
     gate = Gate()
 
@@ -111,6 +112,7 @@ async def test_a_thread_that_looks_ends_within_the_grace_and_is_not_stuck(app: F
     assert recorder.of(TaskStuck) == []
 
 
+@pytest.mark.fault("Stall", "an async handler that swallows its cancellation")
 async def test_a_handler_that_swallows_its_cancellation_is_given_up_and_harms_no_neighbour(
     app: Fleet, recorder: Recorder, connection: AsyncConnection
 ) -> None:
@@ -148,6 +150,7 @@ async def test_a_handler_that_swallows_its_cancellation_is_given_up_and_harms_no
     assert (await counters(connection))["fence_rejections", "default", ""] == 1
 
 
+@pytest.mark.fault("Stall", "a thread that ignores everything")
 async def test_a_thread_that_does_not_look_is_given_up_and_its_report_is_kept_as_late(
     app: Fleet, recorder: Recorder, connection: AsyncConnection
 ) -> None:

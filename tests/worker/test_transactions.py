@@ -46,6 +46,9 @@ async def numbers(connection: AsyncConnection) -> list[int]:
     return [row[0] for row in await cursor.fetchall()]
 
 
+@pytest.mark.fault("Submit", "the caller rolls back to a savepoint")
+@pytest.mark.fault("Submit", "the caller's transaction rolls back")
+@pytest.mark.fault("Submit", "the caller's transaction commits")
 async def test_a_psycopg_transaction_decides(
     work: "Task[[int], int]", connection: AsyncConnection, other: AsyncConnection
 ) -> None:
@@ -61,6 +64,9 @@ async def test_a_psycopg_transaction_decides(
     assert await numbers(connection) == [1]
 
 
+@pytest.mark.fault("Submit", "the caller rolls back to a savepoint")
+@pytest.mark.fault("Submit", "the caller's transaction rolls back")
+@pytest.mark.fault("Submit", "the caller's transaction commits")
 async def test_a_synchronous_psycopg_transaction_decides(
     work: "Task[[int], int]", connection: AsyncConnection, database_url: str
 ) -> None:
@@ -75,6 +81,9 @@ async def test_a_synchronous_psycopg_transaction_decides(
     assert await numbers(connection) == [1]
 
 
+@pytest.mark.fault("Submit", "the caller rolls back to a savepoint")
+@pytest.mark.fault("Submit", "the caller's transaction rolls back")
+@pytest.mark.fault("Submit", "the caller's transaction commits")
 @pytest.mark.parametrize("kind", [AsyncSession, AlchemyAsyncConnection])
 async def test_an_async_sqlalchemy_transaction_decides(
     work: "Task[[int], int]", connection: AsyncConnection, engine: AsyncEngine, kind: type
@@ -92,6 +101,9 @@ async def test_an_async_sqlalchemy_transaction_decides(
     assert await numbers(connection) == [1]
 
 
+@pytest.mark.fault("Submit", "the caller rolls back to a savepoint")
+@pytest.mark.fault("Submit", "the caller's transaction rolls back")
+@pytest.mark.fault("Submit", "the caller's transaction commits")
 @pytest.mark.parametrize("kind", [Session, Connection])
 async def test_a_sqlalchemy_transaction_decides(
     work: "Task[[int], int]", connection: AsyncConnection, engine_sync: Engine, kind: type

@@ -211,6 +211,8 @@ async def test_a_retry_of_its_own_is_started_when_it_is_due(app: Fleet, settings
         assert await (await flaky.submit()).result(SOONER) == 3
 
 
+@pytest.mark.fault("Payloads", "an unknown task name")
+@pytest.mark.fault("Reaper", "a task whose name no process knows")
 async def test_a_name_that_no_handler_has_stays_in_the_queue_and_holds_nobody_up(
     app: Fleet, connection: AsyncConnection, work: "Task[[int], int]"
 ) -> None:
