@@ -1,11 +1,8 @@
 """Connections: how they are opened, what every session is set to, and how a statement is run on one."""
 
-import asyncio
-import os
 import re
-import socket
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 from uuid import UUID
 
@@ -18,6 +15,7 @@ from sqlalchemy.pool import NullPool
 
 from fleet.config import Settings
 from fleet.errors import ConfigurationError, DatabaseBusy, DatabaseFull, DatabaseUnreachable, OutcomeUnknown
+from fleet.postgres.patience import Patience
 
 Row = tuple[Any, ...]
 
@@ -36,7 +34,6 @@ _PLANNED_ONCE = {
     "enable_mergejoin": "off",
     "enable_sort": "off",  # where an index has the order, that index is meant; elsewhere there is no other way, and it sorts
 }
-_GRACE_SECONDS = 0.05
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)\b")
 
 
@@ -69,46 +66,12 @@ class AsyncConnection(psycopg.AsyncConnection[Row]):
         Whatever stands between, and acknowledges for a server that does not hear us, would keep us waiting for ever.
         Call what is lent whenever something came: the patience begins anew, `times` as long.
         """
-        guard = _Guard(self)
+        guard = Patience(self, self.patience_seconds)
         guard.begin()
         try:
             yield guard.begin
         finally:
             guard.cancel()
-
-
-class _Guard:
-    """A deadline for an answer. A time-out that cancels would not do: the driver then waits for the answer all the same."""
-
-    __slots__ = ("_connection", "_loop", "_timer")
-
-    def __init__(self, connection: AsyncConnection) -> None:
-        self._connection = connection
-        self._loop = asyncio.get_running_loop()
-        self._timer: asyncio.TimerHandle | None = None
-
-    def begin(self, times: float = 1.0) -> None:
-        self.cancel()
-        if self._connection.patience_seconds is not None:
-            self._timer = self._loop.call_later(times * self._connection.patience_seconds, self._look_again)
-
-    def cancel(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def _look_again(self) -> None:
-        """It may be this loop that stood still: what has come in meanwhile is read first."""
-        self._timer = self._loop.call_later(_GRACE_SECONDS, self._shut)
-
-    def _shut(self) -> None:
-        with suppress(psycopg.Error):
-            shut(self._connection.fileno())
-
-
-def shut(descriptor: int) -> None:
-    """Let whoever waits for this socket, in any thread, read its end."""
-    with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as duplicate:
-        duplicate.shutdown(socket.SHUT_RDWR)
 
 
 class Connection(psycopg.Connection[Row]):
@@ -122,7 +85,7 @@ class Connection(psycopg.Connection[Row]):
 async def run(connection: AsyncConnection, statement: Statement, **parameters: Any) -> list[Row]:
     """Run one statement and return its rows, in binary format; none for a statement without RETURNING."""
     cursor = connection.statements
-    guard = _Guard(connection)
+    guard = Patience(connection, connection.patience_seconds)
     guard.begin()
     try:  # as `answering` does, at a fraction of its cost
         await cursor.execute(statement.native, parameters, prepare=True)

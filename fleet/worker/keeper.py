@@ -20,7 +20,8 @@ from fleet.events import Event, Events, LeaseGranted, LeaseLost, LeaseRenewed
 from fleet.faultpoint import faultpoint
 from fleet.lease import Lease, LeaseState, Tenure
 from fleet.postgres import heartbeat
-from fleet.postgres.database import Connection, Database, shut
+from fleet.postgres.database import Connection, Database
+from fleet.postgres.patience import shut
 from fleet.worker.loop import jittered, trouble
 
 EXIT_STALLED = 70

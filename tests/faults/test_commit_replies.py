@@ -73,10 +73,6 @@ async def judged(watcher: AsyncConnection, sink: Sink) -> list[Story]:
     return await judge_all(watcher, sink)
 
 
-async def behind(proxy: Proxy, crew: Crew) -> Process:
-    return await crew.worker(database_url=proxy.url, slots=2)
-
-
 async def run_both(crew: Crew, stage: Stage, watcher: AsyncConnection, url: str) -> tuple[Process, tuple[UUID, UUID]]:
     """A worker with a task that may be repeated and one that may not, both at work."""
     worker = await crew.worker(database_url=url, slots=2)
@@ -205,7 +201,7 @@ async def test_what_was_claimed_unheard_is_handed_back_at_no_cost_within_two_ren
     tasks = await submit_both(watcher)
     stage.then = play
     cut = proxy.cut(CLAIM, when=when)
-    await behind(proxy, crew)
+    await crew.worker(database_url=proxy.url, slots=2)
     await happened(cut, when, "SELECT 3")  # one row for the lease, and both tasks
     for task in tasks:
         assert await terminal(watcher, task) == "SUCCEEDED"
@@ -280,7 +276,7 @@ async def test_a_renewal_that_nobody_heard_of_costs_nobody_a_lease(
 async def test_a_lease_that_was_registered_unheard_is_reaped_and_another_one_works(
     crew: Crew, stage: Stage, proxy: Proxy, watcher: AsyncConnection, sink: Sink, when: When
 ) -> None:
-    worker = await behind(proxy, crew)
+    worker = await crew.worker(database_url=proxy.url, slots=2)
     first = await crew.lease_of(worker)
     await crew.worker(queues=["elsewhere"])
     cut = proxy.cut(REGISTER, when=when)
@@ -305,7 +301,7 @@ async def lose_its_worker(
 ) -> tuple[UUID, UUID]:
     """Kill a worker that runs both tasks; the only other one, behind the proxy, loses a statement over it."""
     victim, tasks = await run_both(crew, stage, watcher, url)
-    await behind(proxy, crew)
+    await crew.worker(database_url=proxy.url, slots=2)
     cut = proxy.cut(statement, when=when)
     victim.kill()
     await happened(cut, when, "SELECT 1")

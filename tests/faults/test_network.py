@@ -221,8 +221,7 @@ async def test_claims_that_take_longer_than_the_ttl_to_arrive_cost_nobody_a_leas
 ) -> None:
     """Heartbeats have a connection of their own, so that no megabytes stand before them."""
     stage.then = play
-    # An answer is awaited for twice the statement's time-out: 5.8 s here.
-    worker = await crew.worker(database_url=proxy.url, slots=8, ttl="3s", statement_timeout="2900ms")
+    worker = await crew.worker(database_url=proxy.url, slots=8, ttl="3s")
     lease = await crew.lease_of(worker)
     proxy.throttle(13_000)
     text = "x" * 7_000

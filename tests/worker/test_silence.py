@@ -9,6 +9,7 @@ import pytest
 
 from fleet import Fleet, Settings
 from fleet.errors import OutcomeUnknown
+from fleet.postgres.database import Database, Statement, run
 from fleet.postgres.submit import CHUNK
 from fleet.testing.proxy import Proxy, Way
 
@@ -58,3 +59,14 @@ async def test_a_batch_may_take_longer_than_a_statement(proxy: Proxy, far: Fleet
         yield {}
 
     assert len(await far.submit_many(far.task(work), slow())) == 2 * CHUNK + 1
+
+
+async def test_a_slow_link_is_no_silence(proxy: Proxy, settings: Settings) -> None:
+    """An answer takes longer than any patience, and comes in all the while."""
+    connection = await Database(proxy.url, settings).connect("claim")
+    async with connection:
+        proxy.throttle(20_000)
+        began = time.monotonic()
+        assert await run(connection, Statement("SELECT length(repeat('x', 80000)), repeat('x', 80000)"))
+    assert connection.patience_seconds is not None
+    assert time.monotonic() - began > 2 * connection.patience_seconds
