@@ -21,7 +21,8 @@ Row = tuple[Any, ...]
 
 # connection exceptions, refused log-ins, no such database, too many connections, shutting down or starting up
 _NO_CONNECTION = ("08", "28", "3D", "53300", "57P")
-_BUSY = {"55P03", "57014", "40P01", "40001"}  # a lock or a statement took too long, a deadlock, somebody else's turn
+# a lock, a statement, a transaction took too long; a deadlock, somebody else's turn
+_BUSY = {"55P03", "57014", "25P03", "25P04", "40P01", "40001"}
 _FULL = {"53100": "disk", "53200": "memory"}
 # The roles that run a few statements again and again, and what keeps their plans: made once, and only from indexes, so
 # that no statistics, neither wrong nor old ones, can make one that a grown table turns into a disaster.
@@ -242,13 +243,13 @@ def answered() -> Iterator[None]:
     """
     try:
         yield
-    except psycopg.OperationalError as error:
+    except psycopg.Error as error:
         if (full := full_of(error)) is not None:
             raise DatabaseFull(full) from error
         if error.sqlstate in _BUSY:
             words = f"the database did not get to it in time: {_first_line(error)}. Nothing was written: try again"
             raise DatabaseBusy(words) from error
-        if not _is_lost(error):
+        if not (isinstance(error, psycopg.OperationalError) and _is_lost(error)):
             raise
         raise OutcomeUnknown(
             f"the connection was lost before the answer: {_first_line(error)}. Whether it was done is not known: "

@@ -8,6 +8,7 @@ import struct
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -234,7 +235,8 @@ async def _close(writers: Sequence[asyncio.StreamWriter], *, hard: bool) -> None
         for writer in writers:
             channel = writer.get_extra_info("socket")
             if hard and channel is not None and channel.family != socket.AF_UNIX:
-                channel.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                with suppress(OSError):  # it is closed already
+                    channel.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             (writer.transport.abort if hard else writer.close)()
         async with asyncio.timeout(_FAREWELL_SECONDS):
             await asyncio.gather(*[writer.wait_closed() for writer in writers], return_exceptions=True)

@@ -79,13 +79,17 @@ class Supervisor:
         return self._code
 
     def end(self, why: str) -> None:
-        """Ask every child to drain; called again, it hurries them."""
+        """Ask every child to drain; called again, it hurries them.
+
+        By another signal: of two alike, a child that has not got to the first yet would see one.
+        """
+        number = signal.SIGINT if self._ending.is_set() else signal.SIGTERM
         if not self._ending.is_set():
             self._events.emit(DrainStarted(why))
         self._ending.set()
         for child in self._children:
             if child.process.returncode is None:
-                child.process.send_signal(signal.SIGTERM)
+                child.process.send_signal(number)
 
     def holders(self) -> dict[str, int]:
         """Return the children that have registered a lease, and their pids."""

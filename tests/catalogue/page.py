@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.catalogue import long_runs
 from tests.catalogue.collect import ROOT, Defence
 from tests.catalogue.faults import FAULTS
 from tests.catalogue.reasons import NOT_TESTED
@@ -61,6 +62,7 @@ def page(defences: Sequence[Defence], results: Results, recoveries: Sequence[Rec
         parts.append(section(group, table(("fault", "oracle", "test", "last result"), rows)))
     missing = [(group, fault, why) for (group, fault), why in NOT_TESTED.items()]
     parts.append(section("Not tested, and why", table(("group", "fault", "why"), missing)))
+    parts.append(section("The long run", long_runs.WORDS + table(long_runs.COLUMNS, long_runs.rows())))
     parts.append(section("Recovery times", recovery_times(recoveries)))
     return "\n".join(parts)
 

@@ -5,6 +5,7 @@
 
 import argparse
 import asyncio
+import json
 import logging
 import os
 import random
@@ -37,6 +38,7 @@ def main() -> int:
     began = time.monotonic()
     result = asyncio.run(Run(folder, given.seed, given.seconds, given.workers).go())
     result.show()
+    (folder / "summary.json").write_text(json.dumps(result.record()) + "\n", encoding="utf-8")
     print(result.summary(time.monotonic() - began))
     return 0 if result.passed else 1
 

@@ -2,12 +2,14 @@
 
 from collections import Counter
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
 from fleet.verify import Answer, Report
+from fleet.verify.history import lines
 from tests.chaos.plan import Quota
 from tests.chaos.timing import timings
 
@@ -82,6 +84,23 @@ class Result:
         console.print(f"Picture: {self.folder / 'timeline.png'}", soft_wrap=True)
         for reason in self.reasons():
             console.print(f"not passed: {reason}", style="red", soft_wrap=True)
+
+    def record(self) -> dict[str, object]:
+        """What is published of a run, in the words of the page of faults."""
+        reached = self.reached
+        return {
+            "seed": self.seed,
+            "seconds": round(self.seconds),
+            "tasks accepted": f"{self.accepted:,}",
+            "kills": reached.kills,
+            "pauses past the TTL": reached.long_pauses,
+            "crashes of the server": reached.restarts,
+            "replies cut off": reached.cut_replies,
+            "late reports refused": sum(line["what"] == "fenced" for line in lines(self.folder)),
+            "all ended after": "never" if self.settled_seconds is None else f"{self.settled_seconds:.1f}",
+            "verdict": "pass" if self.passed else "fail",
+            "date": datetime.now(UTC).date().isoformat(),
+        }
 
     def summary(self, seconds: float) -> str:
         reached = self.reached

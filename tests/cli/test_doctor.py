@@ -178,9 +178,9 @@ async def test_too_few_connections_are_found_whoever_limits_them(sound_url: str,
     run_sql(sound_url, "ALTER DATABASE sound CONNECTION LIMIT 9")
     found = (await examine_all())["connections"]
     assert found["verdict"] == "problem"
-    assert "of 9 that the database allows are free; each worker takes 5, and 2 are live" in found["evidence"]
+    assert "of 9 that the database allows are free; each worker takes 6, and 2 are live" in found["evidence"]
     mend_by_sql(sound_url, found)
-    run_sql(sound_url, "ALTER ROLE postgres CONNECTION LIMIT 10")
+    run_sql(sound_url, "ALTER ROLE postgres CONNECTION LIMIT 12")
     held = [psycopg.connect(sound_url) for _ in range(6)]
     found = (await examine_all())["connections"]
     for each in held:
@@ -308,7 +308,7 @@ async def test_a_clock_that_is_wrong_is_told_in_milliseconds(sound_url: str, sec
         (
             doctor.connections(examine.Connections("d", "r", 97, 95, -1, 9, -1, 9, 0)),
             "warning",
-            "ALTER SYSTEM SET max_connections = 205",
+            "ALTER SYSTEM SET max_connections = 207",
         ),
         (
             doctor.queues([examine.WaitingQueue(f"q {n}", paused=False, served=False) for n in range(5)]),

@@ -1,15 +1,19 @@
 """A pytest plugin for runs through a pooler: settings as its users have them, and what cannot hold there, with its reason."""
 
+import psycopg
 import pytest
 
 from fleet.config import Settings
 from tests.conformance.exceptions import REASONS
 
-# PgBouncer before 1.21 does not know prepared statements: no test's settings ask for them. The first conftest makes some
-# as soon as it is imported, so it is too late for a hook.
-_defaults = Settings.__init__.__kwdefaults__
-assert _defaults is not None
-_defaults["prepared_statements"] = False
+# PgBouncer before 1.21 does not know prepared statements: no test's settings ask for them, and no connection of its own
+# does. The first conftest makes settings as soon as it is imported, so it is too late for a hook.
+for _function, _option, _value in (
+    (Settings.__init__, "prepared_statements", False),
+    (psycopg.Connection.connect.__func__, "prepare_threshold", None),  # type: ignore[attr-defined]
+    (psycopg.AsyncConnection.connect.__func__, "prepare_threshold", None),  # type: ignore[attr-defined]
+):
+    _function.__kwdefaults__[_option] = _value
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.catalogue.long_runs import COLUMNS
 from tests.chaos.run import Run
 
 SECONDS = 25
@@ -16,3 +17,4 @@ async def test_a_short_run_under_random_faults_passes_and_draws_its_picture(tmp_
     assert sum(result.done.values()) > 5
     assert result.accepted > 100
     assert (tmp_path / "timeline.png").stat().st_size > 10_000
+    assert set(COLUMNS) == result.record().keys()

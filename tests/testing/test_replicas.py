@@ -51,10 +51,13 @@ def test_a_replica_that_cannot_start_is_named_with_its_log(database_url: str) ->
 
 def test_what_is_done_to_replicas_is_in_the_history(database_url: str, tmp_path: Path) -> None:
     with replicas(APP, 1, database_url, environment={"FLEET_HISTORY": str(tmp_path / "run")}) as crew:
+        eventually_sync(lambda: '"what": "lease_granted"' in written(tmp_path / "run"))
         crew.kill(0)
-    text = "".join(path.read_text() for path in (tmp_path / "run").glob("*.jsonl"))
-    assert '"fault": "kill"' in text
-    assert '"what": "lease_granted"' in text
+    assert '"fault": "kill"' in written(tmp_path / "run")
+
+
+def written(folder: Path) -> str:
+    return "".join(path.read_text() for path in folder.glob("*.jsonl"))
 
 
 def test_replicas_end_when_the_process_that_started_them_is_killed(database_url: str) -> None:

@@ -1,16 +1,20 @@
 """The supervisor's policy, on commands that are no workers."""
 
+import os
+import signal
 import sys
 import time
 from pathlib import Path
 
 import anyio
+import anyio.to_thread
 import pytest
 
 from fleet.config import Settings
 from fleet.events import ChildEnded, ChildStarted, DrainStarted, Event, Events
 from fleet.postgres.database import Database
 from fleet.worker.supervisor import HOPELESS, Command, Supervisor
+from tests.support import eventually
 
 SLEEPER = Command("sleeper", ("/bin/sleep", "600"))
 
@@ -34,6 +38,42 @@ async def test_a_command_that_cannot_start_ends_the_others_with_its_exit_code(co
         ("broken", code),
         ("sleeper", -15),
     ]
+
+
+async def test_a_child_that_is_slow_to_notice_sees_that_it_is_hurried(tmp_path: Path) -> None:
+    """Both signals wait for it when it comes to them: of two alike it would see one."""
+    heard = tmp_path / "heard"
+    program = (
+        "import os, signal, sys\n"
+        "def hear(number, frame):\n"
+        f"    with open({str(heard)!r}, 'a') as file: print(number, file=file)\n"
+        "    heard.append(number)\n"
+        "heard = []\n"
+        "for number in (signal.SIGTERM, signal.SIGINT): signal.signal(number, hear)\n"
+        f"open({str(tmp_path / 'ready')!r}, 'w').close()\n"
+        "while len(heard) < 2: signal.pause()\n"
+    )
+    events = Events()
+    supervisor = Supervisor(
+        [Command("slow", (sys.executable, "-c", program))], Database("postgresql://127.0.0.1:1/none", Settings()),
+        Settings(), events,
+    )  # fmt: skip
+    started: list[ChildStarted] = []
+    events.subscribe(lambda event: started.append(event) if isinstance(event, ChildStarted) else None)
+
+    async def hurry() -> None:
+        await eventually(anyio.Path(tmp_path / "ready").exists)
+        os.kill(started[0].pid, signal.SIGSTOP)
+        await anyio.to_thread.run_sync(os.waitid, os.P_PID, started[0].pid, os.WSTOPPED | os.WNOWAIT)
+        supervisor.end("the test")
+        supervisor.end("the test again")
+        os.kill(started[0].pid, signal.SIGCONT)
+
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as group:
+            group.start_soon(hurry)
+            assert await supervisor.run() == 0
+    assert sorted(heard.read_text().split()) == ["15", "2"]
 
 
 async def test_one_that_dies_young_is_started_again_after_a_pause(tmp_path: Path) -> None:

@@ -3,13 +3,14 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from fleet import Fleet, Settings
-from fleet.errors import OutcomeUnknown
-from fleet.postgres.database import Database, Statement, run
+from fleet.errors import DatabaseBusy, OutcomeUnknown
+from fleet.postgres.database import AsyncConnection, Database, Statement, run
 from fleet.postgres.submit import CHUNK
 from fleet.testing.proxy import Proxy, Way
 
@@ -70,3 +71,16 @@ async def test_a_slow_link_is_no_silence(proxy: Proxy, settings: Settings) -> No
         assert await run(connection, Statement("SELECT length(repeat('x', 80000)), repeat('x', 80000)"))
     assert connection.patience_seconds is not None
     assert time.monotonic() - began > 2 * connection.patience_seconds
+
+
+async def test_a_batch_whose_transaction_the_server_gave_up_was_not_written(
+    proxy: Proxy, settings: Settings, connection: AsyncConnection
+) -> None:
+    """The way is so long that the server calls the transaction idle: it says so by no operational error of the driver."""
+    async with Fleet(proxy.url, settings=settings.changed(statement_timeout=timedelta(seconds=1.9))) as far:
+        await far.task(name="warm")(work).submit()
+        proxy.delay(0.8 * settings.ttl.total_seconds() / 2)
+        with pytest.raises(DatabaseBusy, match="idle-in-transaction"):
+            await far.submit_many(far.task(work), [{}] * 3)
+    rows = await (await connection.execute("SELECT name FROM fleet.task")).fetchall()
+    assert rows == [("warm",)]
