@@ -13,7 +13,7 @@ test: .venv/dev ## Run all tests but those of the next two, on an embedded Postg
 	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile -m "not containers and not faults"
 
 test-faults: .venv/dev ## Break everything that can break: processes, networks, servers, disks, clocks
-	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile -m "faults and not containers"
+	@$(BIN)/python -m pytest -n 3 --dist loadfile -m "faults and not containers"
 
 test-containers: .venv/dev ## Run the tests that need a container engine
 	@TESTCONTAINERS_RYUK_DISABLED=true $(BIN)/python -m pytest -m containers
