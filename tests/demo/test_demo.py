@@ -104,6 +104,7 @@ def test_the_table_tells_the_story(database_url: str, tmp_path: Path) -> None:
     assert "has tasks or workers of a fleet already" in errors
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize(("interrupt", "mark"), [(signal.SIGINT, "was killed by"), (signal.SIGTERM, "workers run")])
 def test_an_interrupted_demo_leaves_nobody_behind(interrupt: signal.Signals, mark: str) -> None:
     process = start("demo")
@@ -117,6 +118,7 @@ def test_an_interrupted_demo_leaves_nobody_behind(interrupt: signal.Signals, mar
     eventually_sync(lambda: not any(map(lives, children)))
 
 
+@pytest.mark.faults
 def test_a_killed_demo_leaves_nobody_behind(tmp_path: Path) -> None:
     process = start("demo", TMPDIR=str(tmp_path))  # its own small folder stays behind
     read_up_to("workers run", process)

@@ -190,8 +190,8 @@ def test_a_half_open_connection_swallows_everything_and_is_reset_when_the_networ
 ) -> None:
     proxy.half_open()
     healer = threading.Timer(HELD_SECONDS, proxy.heal)
-    healer.start()
     began = time.monotonic()
+    healer.start()
     with pytest.raises(psycopg.OperationalError):
         through.execute("INSERT INTO crossed VALUES (1)")
     assert time.monotonic() - began >= HELD_SECONDS

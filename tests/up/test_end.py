@@ -22,6 +22,7 @@ from tests.support import eventually_sync
 from tests.up.running import Up
 
 Start = Callable[..., Up]
+pytestmark = pytest.mark.faults
 
 
 def holding(up: Up) -> tuple[str, Path]:

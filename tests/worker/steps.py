@@ -152,6 +152,15 @@ async def lease_state(connection: AsyncConnection, lease: Lease) -> str:
     return str(row[0])
 
 
+async def in_lease_state(connection: AsyncConnection, lease: Lease, state: str) -> None:
+    """Wait until the database has the lease in this state."""
+
+    async def probe() -> bool:
+        return await lease_state(connection, lease) == state
+
+    await eventually(probe)
+
+
 @asynccontextmanager
 async def outage(server_url: str, database_url: str) -> AsyncIterator[None]:
     """Let the database refuse everybody, after it has ended all sessions."""

@@ -12,7 +12,18 @@ from fleet.postgres import claim, heartbeat
 from fleet.postgres.database import AsyncConnection
 from fleet.task import ClaimedTask, State
 from tests.support import history, row
-from tests.worker.steps import Gate, Recorder, ThreadGate, fence, lease_of, lease_state, outage, terminate, until
+from tests.worker.steps import (
+    Gate,
+    Recorder,
+    ThreadGate,
+    fence,
+    in_lease_state,
+    lease_of,
+    lease_state,
+    outage,
+    terminate,
+    until,
+)
 
 LARGE = "x" * 10_000  # fetched apart from the claim, so that a test can hold a task before its start
 
@@ -45,6 +56,7 @@ async def test_a_draining_worker_claims_nothing_more_and_lets_handlers_end(
         lease = lease_of(worker)
         worker.drain("test")
         await until(lambda: lease_of(worker) is lease and bool(recorder.of(DrainStarted)))
+        await in_lease_state(connection, lease, "DRAINING")  # a claim that is under way would take one more
         waiting = await work.submit(2)
         await recorder.next(LeaseRenewed)
         await recorder.next(LeaseRenewed)  # the heartbeat goes on until the last handler has ended
