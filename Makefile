@@ -1,19 +1,22 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help run test test-faults test-containers chaos check bench bench-peers docs
+.PHONY: help run test test-faults test-conformance test-containers chaos check bench bench-peers docs
 
 help: ## Say what can be made
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: .venv/run ## Run a whole fleet on this machine: PostgreSQL, workers, API and a sample
 	@$(BIN)/fleet up --sample
 
-test: .venv/dev ## Run all tests but those of the next two, on an embedded PostgreSQL 18
+test: .venv/dev ## Run the tests that break nothing large, on an embedded PostgreSQL 18
 	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile -m "not containers and not faults"
 
 test-faults: .venv/dev ## Break everything that can break: processes, networks, servers, disks, clocks
-	@$(BIN)/python -m pytest -n 3 --dist loadfile -m "faults and not containers"
+	@$(BIN)/python -m pytest -n 3 --dist loadfile -m "faults and not containers and not conformance"
+
+test-conformance: .venv/dev ## Run the suite on PostgreSQL 15 and 17, through PgBouncer, on Python 3.12 and 3.13
+	@$(BIN)/python -m pytest -m conformance
 
 test-containers: .venv/dev ## Run the tests that need a container engine
 	@TESTCONTAINERS_RYUK_DISABLED=true $(BIN)/python -m pytest -m containers

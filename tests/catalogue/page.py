@@ -46,6 +46,7 @@ column *oracle*.
 ```text
 make test              everything that takes no longer than a moment
 make test-faults       all that takes longer, since it breaks real things
+make test-conformance  the tests of the statements and of the worker on other servers and Pythons
 make test-containers   what needs a container engine
 make chaos             faults in random order for as long as you like, and a judgement of the whole history
 ```

@@ -45,7 +45,10 @@ def main() -> int:
     try:
         interpreter = str(python(given.python)) if given.python else sys.executable
         with server(given.server) as target:
-            code, counts = run(target, interpreter, ALL if given.all else WHAT, given.words)
+            chosen = [folder for folder in (ALL if given.all else WHAT) if folder not in target.left_out]
+            code, counts = run(target, interpreter, chosen, given.words)
+            for folder, reason in target.left_out.items():
+                print(f"left out: {folder}: {reason}")
     except Missing as missing:
         print(f"{name}: NOT RUN: {missing}")
         return EXIT_MISSING

@@ -3,7 +3,7 @@
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -11,6 +11,7 @@ from typing import NamedTuple
 import psycopg
 
 from tests.conformance.cluster import Cluster
+from tests.conformance.exceptions import LEFT_OUT
 from tests.conformance.pooler import Pooler
 from tests.conformance.programs import Missing, binaries, cache, locked, pip
 from tests.conformance.room import room
@@ -22,10 +23,11 @@ _SETTINGS = {"fsync": "off", "max_connections": "300", "shared_buffers": "256MB"
 
 
 class Target(NamedTuple):
-    """A server by its URL, and what pytest has to be told besides."""
+    """A server by its URL, what pytest has to be told besides, and which folders cannot hold there: folder → reason."""
 
     url: str
     words: tuple[str, ...] = ()
+    left_out: Mapping[str, str] = {}
 
 
 @contextmanager
@@ -40,7 +42,7 @@ def server(name: str) -> Iterator[Target]:
         give_role_what_sessions_ask_for(cluster.url)
         # Each transaction has a connection of its own, which is the worst that a pooler may do to a session.
         pooler = Pooler(lent, cluster.url, settings={"server_lifetime": "0"}).start()
-        yield Target(pooler.url, ("-p", "tests.conformance.plugin"))
+        yield Target(pooler.url, ("-p", "tests.conformance.plugin"), LEFT_OUT)
 
 
 def give_role_what_sessions_ask_for(url: str) -> None:

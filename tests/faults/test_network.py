@@ -153,7 +153,7 @@ async def test_a_worker_that_hears_nobody_for_longer_than_its_lease_has_done_wha
 async def test_a_worker_that_is_cut_off_for_less_than_its_lease_loses_nothing(
     crew: Crew, stage: Stage, proxy: Proxy, watcher: AsyncConnection, sink: Sink, how: str
 ) -> None:
-    worker, tasks, actors = await at_work(proxy, crew, stage, watcher, ttl="6s")
+    worker, tasks, actors = await at_work(proxy, crew, stage, watcher, ttl="10s")
     lease = await crew.lease_of(worker)
     for _ in range(2):
         BREAKS[how](proxy)

@@ -18,10 +18,10 @@ UNCLEARED = "SELECT count(*) FROM fleet.lease WHERE state = 'REAPED' AND cleared
 
 async def leave_dead(connection: AsyncConnection, count: int, queue: str) -> list[UUID]:
     """Tasks of a worker that has vanished: every other one may be repeated."""
-    lease = await new_lease(connection, worker="vanished", queues=[queue])
     tasks = [
         await submit(connection, name=name, queue=queue) for _ in range(count // 2) for name in ("quick", "quick_once")
     ]
+    lease = await new_lease(connection, worker="vanished", queues=[queue])
     for name in ("quick", "quick_once"):
         await claim_some(connection, lease, count, name=name, queue=queue, idempotent=name == "quick")
     await expire_lease(connection, lease)

@@ -10,14 +10,14 @@ from tests.conformance.__main__ import EXIT_MISSING
 from tests.conformance.targets import ROOT
 
 TARGETS = (
-    ("--server=15", "--python=3.11"),
+    ("--server=15", "--python=3.12"),
     ("--server=17", "--python=3.13"),
-    ("--server=18", "--python=3.12"),
     ("--server=pgbouncer",),
 )
 LIMIT_SECONDS = 1800
 
 
+@pytest.mark.conformance
 @pytest.mark.timeout(LIMIT_SECONDS + 60)
 @pytest.mark.parametrize("target", TARGETS, ids=" ".join)
 def test_the_suite_holds_there_too(target: tuple[str, ...]) -> None:
