@@ -54,7 +54,7 @@ class ProcessReplica:
 
     def pause(self) -> None:
         self.signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOWAIT)
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)  # it may have ended instead
 
     def resume(self) -> None:
         self.signal(signal.SIGCONT)

@@ -1,86 +1,45 @@
 """What is attacked: a server of its own, worker processes, each behind a proxy, and the record of it all."""
 
-import os
 import signal
-import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
 import psycopg
 
-from fleet import embedded
 from fleet.config import Settings
 from fleet.embedded import Server, temporary
 from fleet.postgres import journal, migrate
 from fleet.postgres.database import Connection, Database
+from fleet.testing.driver import Program
+from fleet.testing.processes import ProcessReplica
 from fleet.testing.proxy import Proxy
 from fleet.testing.sink import Sink
 from fleet.verify.history import Recorder
 from tests.chaos.plan import TTL_SECONDS
-from tests.chaos.program import COMMAND
+from tests.chaos.program import APP
 
-ROOT = Path(embedded.__file__).parents[1]
 SETTINGS = Settings(ttl=timedelta(seconds=TTL_SECONDS))
 DATABASE = "fleet_chaos"
 SLOTS = 8
-PATIENCE_SECONDS = 30.0
 
 
-@dataclass
-class Worker:
+class Worker(ProcessReplica):
     """One place in the fleet: whoever holds it now, and the way by which it reaches the database."""
 
-    name: str
-    proxy: Proxy
-    environment: dict[str, str]
-    log: Path
-    popen: "subprocess.Popen[bytes] | None" = None
-    busy_until: float = 0.0  # a fault is at work here until this monotonic moment
-    stopped: bool = field(default=False)
-
-    def start(self) -> None:
-        with self.log.open("ab") as words:
-            self.popen = subprocess.Popen(
-                COMMAND,
-                cwd=ROOT,
-                env=os.environ | self.environment,
-                stdin=subprocess.DEVNULL,
-                stdout=words,
-                stderr=words,
-                start_new_session=True,
-            )
+    busy_until = 0.0  # a fault is at work here until this monotonic moment
 
     @property
     def lives(self) -> bool:
-        return self.popen is not None and self.popen.poll() is None
-
-    def send(self, number: signal.Signals) -> None:
-        if self.popen is not None:
-            self.popen.send_signal(number)
+        return self.ended is None
 
     def kill(self) -> bool:
         """End it by SIGKILL; True where it ended by that signal."""
-        if self.popen is None:
-            return False
-        self.popen.send_signal(signal.SIGKILL)
-        self.stopped = False
-        return self.popen.wait(PATIENCE_SECONDS) == -signal.SIGKILL
-
-    def stop(self) -> None:
-        """Stop it, and return when it stands still."""
-        if self.popen is not None:
-            self.popen.send_signal(signal.SIGSTOP)
-            with suppress(ChildProcessError):
-                os.waitid(os.P_PID, self.popen.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
-            self.stopped = True
-
-    def go_on(self) -> None:
-        self.send(signal.SIGCONT)
-        self.stopped = False
+        self.signal(signal.SIGKILL)
+        return self.wait() == -signal.SIGKILL
 
 
 @dataclass
@@ -114,9 +73,13 @@ class House:
             connection.execute("ROLLBACK PREPARED 'chaos'")
         return float(found[0])
 
-    def replace_the_dead(self) -> None:
-        """Start whoever has ended by itself, except where a fault is at work."""
-        for worker in self.workers:
+    def free(self) -> list[Worker]:
+        """Whoever lives and is let alone by all faults."""
+        return [worker for worker in self.workers if worker.lives and worker.busy_until < time.monotonic()]
+
+    def replace_the_dead(self, workers: Sequence[Worker]) -> None:
+        """Start those of them that have ended by themselves, except where a fault is at work."""
+        for worker in workers:
             if not worker.lives and worker.busy_until < time.monotonic():
                 worker.start()
 
@@ -132,30 +95,14 @@ def house(folder: Path, workers: int) -> Iterator[House]:
         migrate.upgrade(Database(url, SETTINGS))
         with Connection.connect(url, autocommit=True) as connection:
             journal.install_sync(connection)
-        crew: list[Worker] = []
-        clients = Proxy(url, history=folder)
-        with clients:
-            try:
-                crew.extend(_worker(number, url, folder, sink) for number in range(workers))
-                yield House(server, url, folder, crew, clients, Recorder(folder, "nemesis"), sink)
-            finally:
-                for worker in crew:
-                    if worker.lives:
-                        worker.kill()
-                    worker.proxy.__exit__(None, None, None)
+        with Proxy(url, history=folder) as clients, ExitStack() as stack:
+            program = Program(APP, url, environment(folder, sink), folder)
+            crew = [Worker(f"worker-{number + 1}", program, folder) for number in range(workers)]
+            for worker in crew:
+                stack.callback(worker.close)
+                worker.start()
+            yield House(server, url, folder, crew, clients, Recorder(folder, "nemesis"), sink)
 
 
-def _worker(number: int, url: str, folder: Path, sink: Sink) -> Worker:
-    proxy = Proxy(url, history=folder).__enter__()
-    name = f"worker-{number + 1}"
-    environment = {
-        "FLEET_DATABASE_URL": proxy.url,
-        "FLEET_TTL": f"{TTL_SECONDS}s",
-        "FLEET_SLOTS": str(SLOTS),
-        "FLEET_HISTORY": str(folder),
-        "FLEET_SINK": sink.address,
-        "WORKER_NAME": name,
-    }
-    worker = Worker(name, proxy, environment, folder / f"{name}.log")
-    worker.start()
-    return worker
+def environment(folder: Path, sink: Sink) -> dict[str, str]:
+    return {"FLEET_TTL": f"{TTL_SECONDS}s", "FLEET_SLOTS": str(SLOTS), "FLEET_HISTORY": str(folder)} | sink.environment

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import signal
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -14,7 +15,7 @@ from fleet.postgres.tables import metadata
 from fleet.testing.proxy import Proxy
 from tests.chaos.clients import Operator
 from tests.chaos.house import House, Worker
-from tests.chaos.plan import TTL_SECONDS, Planned
+from tests.chaos.plan import DRAIN_SECONDS, TTL_SECONDS, Planned
 
 CUT_SECONDS = 4.0  # so long a cut waits for its statement to come by
 
@@ -47,7 +48,7 @@ class Nemesis:
         async with asyncio.TaskGroup() as group:
             for each in planned:
                 await asyncio.sleep(max(0.0, began + each.at - time.monotonic()))
-                await asyncio.to_thread(self._house.replace_the_dead)
+                await asyncio.to_thread(self._house.replace_the_dead, self._house.workers)
                 group.create_task(self._do(each), name=each.fault)
 
     async def _do(self, planned: Planned) -> None:
@@ -65,8 +66,7 @@ class Nemesis:
     @asynccontextmanager
     async def _worker(self, planned: Planned, chance: random.Random) -> AsyncIterator[Worker | None]:
         """Take a worker that lives and is let alone by the other faults."""
-        now = time.monotonic()
-        free = [worker for worker in self._house.workers if worker.lives and worker.busy_until < now]
+        free = self._house.free()
         if not free:
             yield None
             return
@@ -91,19 +91,19 @@ class Nemesis:
         async with self._worker(planned, chance) as worker:
             if worker is None:
                 return False
-            await asyncio.to_thread(worker.stop)
+            await asyncio.to_thread(worker.pause)
             began = time.monotonic()
             await asyncio.sleep(planned.seconds)
             stood = time.monotonic() - began
-            worker.go_on()
+            worker.resume()
             return worker.lives and (stood > TTL_SECONDS or "past" not in planned.fault)
 
     async def drain(self, planned: Planned, chance: random.Random) -> bool:
         async with self._worker(planned, chance) as worker:
-            if worker is None or worker.popen is None:
+            if worker is None:
                 return False
-            worker.popen.terminate()
-            code = await asyncio.to_thread(worker.popen.wait)
+            worker.signal(signal.SIGTERM)
+            code = await asyncio.to_thread(worker.wait, DRAIN_SECONDS)
             self._house.nemesis.write("drained", target=worker.name, code=code)
             await asyncio.sleep(planned.seconds)
             await asyncio.to_thread(worker.start)
@@ -114,8 +114,7 @@ class Nemesis:
 
     async def swizzle(self, planned: Planned, chance: random.Random) -> bool:
         """Stop some links one after the other, and let them go again in another order."""
-        now = time.monotonic()
-        free = [worker for worker in self._house.workers if worker.lives and worker.busy_until < now]
+        free = self._house.free()
         if len(free) < 2:
             return False
         chosen = chance.sample(free, chance.randint(2, len(free)))

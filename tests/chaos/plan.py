@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 TTL_SECONDS = 3.0
+DRAIN_SECONDS = 4 * TTL_SECONDS + 20  # a drain that takes longer does not end
 
 
 class Planned(NamedTuple):

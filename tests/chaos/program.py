@@ -2,19 +2,15 @@
 
 import asyncio
 import os
-import sys
 import time
 from typing import Any
 
 from fleet import Context, Fail, Fleet, Retry
-from fleet.events import Events
 from fleet.testing.sink import report
-from fleet.verify.history import record_where_asked
-from fleet.worker import runner
 
 app = Fleet()
 elsewhere = Fleet()  # of tasks that no worker here has a handler for
-COMMAND = (sys.executable, "-m", "tests.chaos.program")
+APP = "tests.chaos.program:app"
 
 
 async def told(context: Context, arguments: dict[str, Any]) -> None:
@@ -66,7 +62,7 @@ async def asks_again(context: Context, number: int) -> int:
     return number
 
 
-@app.task(idempotent=True)
+@app.task(idempotent=True, queue="urgent")
 async def gives_up(context: Context, number: int) -> None:
     await told(context, {"number": number})
     raise Fail(f"{number} cannot be done")
@@ -82,13 +78,3 @@ async def poison(context: Context, number: int) -> None:
 @elsewhere.task
 async def nobody(number: int) -> None:
     raise AssertionError(f"nobody can run {number}")
-
-
-def main() -> int:
-    events = Events()
-    record_where_asked(events, os.environ, handlers=app.handlers)
-    return runner.run(app.worker(name=os.environ["WORKER_NAME"], queues=["default", "urgent"], events=events))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

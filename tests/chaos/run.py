@@ -14,18 +14,18 @@ from tests.chaos import picture
 from tests.chaos.clients import Client, Operator
 from tests.chaos.house import SETTINGS, House, Worker, house
 from tests.chaos.nemesis import Nemesis
-from tests.chaos.plan import TTL_SECONDS, plan
+from tests.chaos.plan import DRAIN_SECONDS, TTL_SECONDS, plan
 from tests.chaos.result import Result
-from tests.processes.crew import until
+from tests.processes.crew import until, value
 from tests.support import eventually
 
 CLIENTS = 3
 CORE = 2  # so many workers are healed in the end
 TELL_SECONDS = 15.0
+TEND_SECONDS = 0.5
 THREADS = 64  # each fault that is at work may wait in one
 # Everything is terminal so long after the faults at the latest: a lease of the dead runs out, its tasks are put back
 # with their back-off, and the core works off what has piled up.
-DRAIN_SECONDS = 4 * TTL_SECONDS + 20
 LIMIT_SECONDS = 2 * TTL_SECONDS + 2.4 * TTL_SECONDS / 6 + 90
 OPEN = "SELECT count(*) FROM fleet.task WHERE state IN ('QUEUED', 'RUNNING') AND name <> 'nobody'"
 HAVE_LEASES = "SELECT count(DISTINCT pid) FROM fleet.lease WHERE state = 'LIVE' AND pid = ANY (%s)"
@@ -55,8 +55,10 @@ class Run:
             result.accepted = sum(len(client.accepted) for client in [*clients, operator])
             result.snapshot_seconds = await asyncio.to_thread(place.let_the_snapshot_go)
             core = await self._heal_a_core(place)
+            tending = asyncio.create_task(self._tend(place, core), name="tending")
             result.settled_seconds = await self._until_terminal(place)
             await self._until_ready(place, core)
+            tending.cancel()
             await operator.cancel_strangers()
             result.exits = await self._drain(core)
             async with await AsyncConnection.connect(place.url, autocommit=True) as connection:
@@ -90,19 +92,25 @@ class Run:
         core, rest = place.workers[:CORE], place.workers[CORE:]
         for worker in core:
             worker.proxy.heal()
-            worker.go_on()
+            worker.resume()
             if not worker.lives:
                 worker.start()
         for number, worker in enumerate(rest):
             how = ("left stopped", "left cut off", "left dead")[number % 3]
             place.nemesis.write("fault", fault=how, target=worker.name, seconds=0)
             if how == "left stopped" and worker.lives:
-                await asyncio.to_thread(worker.stop)
+                await asyncio.to_thread(worker.pause)
             elif how == "left cut off":
                 worker.proxy.freeze("both")
             elif worker.lives:
                 await asyncio.to_thread(worker.kill)
         return core
+
+    async def _tend(self, place: House, core: list[Worker]) -> None:
+        """Start those of the core again that end by themselves, as every deployment does: poison is still about."""
+        while True:
+            await asyncio.to_thread(place.replace_the_dead, core)
+            await asyncio.sleep(TEND_SECONDS)
 
     async def _until_terminal(self, place: House) -> float | None:
         """Return after how many seconds all work had ended; None where it took longer than the limit."""
@@ -116,21 +124,24 @@ class Run:
 
     async def _until_ready(self, place: House, core: list[Worker]) -> None:
         """Return when each worker of the core has a lease: one that has only just begun knows of no signals yet."""
-        pids = [worker.popen.pid for worker in core if worker.popen]
         async with await AsyncConnection.connect(place.url, autocommit=True) as connection:
-            await until(connection, HAVE_LEASES, pids, is_=lambda count: count == len(core), seconds=LIMIT_SECONDS)
+
+            async def all_have() -> bool:
+                return bool(await value(connection, HAVE_LEASES, [worker.pid for worker in core]) == len(core))
+
+            await eventually(all_have, LIMIT_SECONDS)
 
     async def _drain(self, core: list[Worker]) -> dict[str, int | None]:
         """Ask the workers of the core to end; return their exit codes, None for one that did not end in time."""
         for worker in core:
-            worker.send(signal.SIGTERM)
+            worker.signal(signal.SIGTERM)
 
         async def ended() -> bool:
             return not any(worker.lives for worker in core)
 
         with suppress(AssertionError):
             await eventually(ended, DRAIN_SECONDS)
-        return {worker.name: worker.popen.poll() if worker.popen else None for worker in core}
+        return {worker.name: worker.ended for worker in core}
 
 
 def dump_of(place: House, folder: Path) -> None:
