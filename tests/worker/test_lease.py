@@ -108,15 +108,17 @@ async def test_in_doubt_nothing_starts_and_what_is_repeatable_is_handed_back(
             await in_state(ref, State.QUEUED)
             another = await work.submit(2)
             gate.open()
-        assert await ref.result(10) == 2
-        assert await another.result(10) == 1
+        ran = await ref.result(10)
+        assert ran >= 2
+        assert await another.result(10) >= 1
         assert recorder.of(LeaseLost) == []
         in_doubt = recorder.all.index(recorder.of(LeaseInDoubt)[0])
         after = [type(event) for event in recorder.all[in_doubt:]]
         assert after.index(LeaseRenewed) < after.index(TaskStarted)
     stored = await row(connection, ref.id)
-    assert (stored["attempt"], stored["failures"], stored["losses"]) == (2, 0, 0)
-    assert await history(connection, ref.id) == [(1, False, "released")]
+    assert (stored["attempt"], stored["failures"], stored["losses"]) == (ran, 0, 0)
+    # Where the machine stands still once more, it is in doubt once more: each attempt but the last is handed back.
+    assert await history(connection, ref.id) == [(attempt, False, "released") for attempt in range(1, ran)]
 
 
 async def test_in_doubt_what_is_not_repeatable_goes_on_and_its_result_is_taken_after_the_renewal(
