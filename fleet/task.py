@@ -90,6 +90,19 @@ class Cancelled:
 Outcome = Succeeded | Errored | Released | Cancelled
 
 
+def outcome_name(outcome: Outcome) -> str:
+    """Return the word for it in the history of attempts."""
+    match outcome:
+        case Succeeded():
+            return "succeeded"
+        case Errored():
+            return "error"
+        case Released():
+            return "released"
+        case Cancelled():
+            return "cancelled"
+
+
 class Settlement(NamedTuple):
     """How one attempt ended: what the settler writes."""
 

@@ -1,19 +1,16 @@
 """A real PostgreSQL for every test: the embedded one, or whatever FLEET_TEST_DATABASE_URL names."""
 
-import os
 import signal
 from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 
 from fleet.config import Settings
-from fleet.embedded import temporary
-from fleet.postgres import migrate
 from fleet.postgres.database import AsyncConnection, Database
-from tests.support import new_database
+from fleet.postgres.scratch import new_database
+from fleet.testing import databases
 
 # A shell that runs the tests in its background, or under nohup, lets them ignore these; and what they start would, too.
 for _number in (signal.SIGINT, signal.SIGHUP):
@@ -22,6 +19,7 @@ for _number in (signal.SIGINT, signal.SIGHUP):
 
 pytest_plugins = ["tests.catalogue.plugin"]
 
+SERVER = {"fsync": "off", "max_connections": "300", "shared_buffers": "256MB"}
 SETTINGS = Settings(ttl=timedelta(seconds=2), slots=8)
 
 # What lies here takes long, since it breaks real things: `make test-faults` runs it.
@@ -44,20 +42,15 @@ def anyio_backend() -> tuple[str, dict[str, bool]]:
 @pytest.fixture(scope="session")
 def server_url() -> Iterator[str]:
     """The URL of a server on which databases may be created."""
-    given = os.environ.get("FLEET_TEST_DATABASE_URL")
-    if given:
-        yield given
-        return
-    with temporary({"fsync": "off", "max_connections": "300", "shared_buffers": "256MB"}) as server:
-        yield server.url
+    with databases.server(SERVER) as url:
+        yield url
 
 
 @pytest.fixture(scope="session")
 def template(server_url: str) -> Iterator[str]:
     """The name of a migrated database that others are cloned from."""
-    with new_database(server_url, "template0", "ENCODING 'UTF8'") as url:
-        migrate.upgrade(Database(url, SETTINGS))
-        yield urlsplit(url).path.removeprefix("/")
+    with databases.template(server_url) as name:
+        yield name
 
 
 @pytest.fixture

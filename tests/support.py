@@ -2,15 +2,12 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
-from typing import Any, LiteralString, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
-from uuid import UUID, uuid4
+from uuid import UUID
 
-import psycopg
-from psycopg import sql
 from uuid_utils.compat import uuid7
 
 from fleet.lease import Lease
@@ -27,17 +24,6 @@ TTL = timedelta(seconds=2)
 def url_of(server_url: str, database: str) -> str:
     """The same server, another database."""
     return urlsplit(server_url)._replace(path=f"/{database}").geturl()
-
-
-@contextmanager
-def new_database(server_url: str, template: str, *how: LiteralString) -> Iterator[str]:
-    """Lend the URL of a copy of `template`; it is gone afterwards. `how`: further words of CREATE DATABASE."""
-    name = f"fleet_test_{uuid4().hex[:12]}"
-    made = sql.SQL("CREATE DATABASE {} TEMPLATE {} {}")
-    with psycopg.connect(server_url, autocommit=True) as connection:
-        connection.execute(made.format(sql.Identifier(name), sql.Identifier(template), sql.SQL(" ".join(how))))
-        yield url_of(server_url, name)
-        connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
 
 
 async def eventually(probe: Callable[[], Awaitable[T]], seconds: float = PATIENCE_SECONDS) -> T:

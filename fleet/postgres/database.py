@@ -1,7 +1,7 @@
 """Connections: how they are opened, what every session is set to, and how a statement is run on one."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 from uuid import UUID
@@ -60,19 +60,12 @@ class AsyncConnection(psycopg.AsyncConnection[Row]):
         super().__init__(*args, **options)
         self.statements = self.cursor(binary=True)
 
-    @contextmanager
-    def answering(self) -> Iterator[Callable[..., None]]:
-        """Shut the connection where an answer does not come: whoever awaits it inside sees a connection that broke.
+    def patience(self) -> Patience:
+        """Return a block in which an answer is awaited: where none comes, the connection is shut, as if it broke.
 
         Whatever stands between, and acknowledges for a server that does not hear us, would keep us waiting for ever.
-        Call what is lent whenever something came: the patience begins anew, `times` as long.
         """
-        guard = Patience(self, self.patience_seconds)
-        guard.begin()
-        try:
-            yield guard.begin
-        finally:
-            guard.cancel()
+        return Patience(self, self.patience_seconds)
 
 
 class Connection(psycopg.Connection[Row]):
@@ -86,12 +79,8 @@ class Connection(psycopg.Connection[Row]):
 async def run(connection: AsyncConnection, statement: Statement, **parameters: Any) -> list[Row]:
     """Run one statement and return its rows, in binary format; none for a statement without RETURNING."""
     cursor = connection.statements
-    guard = Patience(connection, connection.patience_seconds)
-    guard.begin()
-    try:  # as `answering` does, at a fraction of its cost
+    with connection.patience():
         await cursor.execute(statement.native, parameters, prepare=True)
-    finally:
-        guard.cancel()
     return await cursor.fetchall() if _has_rows(cursor) else []
 
 

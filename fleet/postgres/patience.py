@@ -7,7 +7,7 @@ import socket
 import struct
 import sys
 from contextlib import suppress
-from typing import Any
+from typing import Any, Self
 
 import psycopg
 
@@ -30,14 +30,21 @@ class Patience:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
 
+    def __enter__(self) -> Self:
+        self.begin()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._cancel()
+
     def begin(self, times: float = 1.0) -> None:
-        """Have it anew, so many times as long."""
-        self.cancel()
+        """Have it anew, so many times as long: something has come, or gone."""
+        self._cancel()
         if self._seconds is not None:
             self._longest = times * self._seconds
             self._timer = self._loop.call_later(self._longest, self._look_again)
 
-    def cancel(self) -> None:
+    def _cancel(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
 

@@ -5,7 +5,7 @@ from uuid import UUID
 
 from fleet.lease import Lease
 from fleet.postgres.database import AsyncConnection, Row, Statement, array, id_array, run, text_array
-from fleet.task import Cancelled, Errored, Outcome, Released, Settlement, State, Succeeded, Verdict
+from fleet.task import Errored, Outcome, Settlement, State, Succeeded, Verdict, outcome_name
 
 # "held" finds each row by its primary key alone, in the order of ids, so no two batches deadlock; the fence is then tested
 # on the locked, newest version, which nobody else can change any more. SKIP LOCKED: one row in somebody's open transaction
@@ -178,7 +178,7 @@ async def give_back(connection: AsyncConnection, lease: Lease, settlements: Sequ
         lease=lease.id,
         ids=id_array(task.id for task, _ in settlements),
         attempts=array(task.attempt for task, _ in settlements),
-        outcomes=[_name(outcome) for outcome in outcomes],
+        outcomes=[outcome_name(outcome) for outcome in outcomes],
         delays=[outcome.delay if isinstance(outcome, Errored) else None for outcome in outcomes],
         codes=[outcome.code.value if isinstance(outcome, Errored) else None for outcome in outcomes],
         reasons=[_reason(outcome) for outcome in outcomes],
@@ -194,7 +194,7 @@ async def record_late(connection: AsyncConnection, lease: Lease, settlements: Se
         lease=lease.id,
         ids=id_array(task.id for task, _ in settlements),
         attempts=array(task.attempt for task, _ in settlements),
-        outcomes=[_name(settlement.outcome) for settlement in settlements],
+        outcomes=[outcome_name(settlement.outcome) for settlement in settlements],
         details=[_reason(settlement.outcome) for settlement in settlements],
         queues=[settlement.task.queue for settlement in settlements],
     )
@@ -211,15 +211,3 @@ def _result(outcome: Outcome) -> str:
 
 def _reason(outcome: Outcome) -> str | None:
     return None if isinstance(outcome, Succeeded) else outcome.reason
-
-
-def _name(outcome: Outcome) -> str:
-    match outcome:
-        case Succeeded():
-            return "succeeded"
-        case Errored():
-            return "error"
-        case Released():
-            return "released"
-        case Cancelled():
-            return "cancelled"

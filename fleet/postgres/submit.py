@@ -125,7 +125,7 @@ async def copy(
     All else is as `like` says it; its idempotency key is not looked at. `progress` is called now and then with the number
     of rows sent so far. It may take as long as it takes: the statement time-out is meant for single tasks.
     """
-    with connection.answering() as go_on_waiting:
+    with connection.patience() as patience:
         async with connection.transaction(), connection.cursor() as cursor:
             await cursor.execute("SELECT clock_timestamp(), set_config('statement_timeout', '0', true)")
             row = await cursor.fetchone()
@@ -134,12 +134,12 @@ async def copy(
             count = 0
             async with cursor.copy(COPY) as stream:
                 for chunk in _chunks(rows):
-                    go_on_waiting()
+                    patience.begin()
                     # COPY's text format, written by hand: the driver takes three times as long for it.
                     await stream.write("".join([f"{id_.int:032x}{before}{_text(args)}{after}" for id_, args in chunk]))
                     count += len(chunk)
                     progress(count)
-                    go_on_waiting(1 + count / ROWS_ANSWERED)
+                    patience.begin(1 + count / ROWS_ANSWERED)
 
 
 def _chunks(rows: Iterable[tuple[UUID, str]]) -> Iterator[list[tuple[UUID, str]]]:

@@ -1,7 +1,7 @@
 """Databases for tests: a server, a migrated template on it, and a copy of that for each test."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
@@ -11,17 +11,20 @@ from fleet.postgres import migrate, scratch
 from fleet.postgres.database import Database
 
 VARIABLE = "FLEET_TEST_DATABASE_URL"
-_SERVER = {"fsync": "off", "max_connections": "200", "shared_buffers": "128MB"}
+SERVER = {"fsync": "off", "max_connections": "200", "shared_buffers": "128MB"}
 
 
 @contextmanager
-def server() -> Iterator[str]:
-    """Lend a server on which databases may be created: the one that FLEET_TEST_DATABASE_URL names, or an embedded one."""
+def server(settings: Mapping[str, str] = SERVER) -> Iterator[str]:
+    """Lend a server on which databases may be created: the one that FLEET_TEST_DATABASE_URL names, or an embedded one.
+
+    `settings` are PostgreSQL's, for the embedded one.
+    """
     given = os.environ.get(VARIABLE)
     if given:
         yield given
         return
-    with temporary(_SERVER) as started:
+    with temporary(settings) as started:
         yield started.url
 
 

@@ -16,7 +16,7 @@ from uuid import uuid4
 from fleet import events as happened
 from fleet.events import Event, Events
 from fleet.lease import Lease
-from fleet.task import Cancelled, ClaimedTask, Errored, Outcome, Released, Settlement, Succeeded
+from fleet.task import ClaimedTask, Settlement, outcome_name
 
 VARIABLE = "FLEET_HISTORY"
 ARGS_MAX = 2048  # characters of arguments that are written down; longer ones are left out
@@ -101,23 +101,11 @@ def _start(task: ClaimedTask) -> dict[str, Any]:
 
 
 def _end(settlement: Settlement) -> dict[str, Any]:
-    return _attempt(settlement.task) | {"outcome": _name(settlement.outcome)}
+    return _attempt(settlement.task) | {"outcome": outcome_name(settlement.outcome)}
 
 
 def _lease(lease: Lease) -> dict[str, Any]:
     return {"lease": lease.id, "ttl": lease.ttl.total_seconds(), "name": lease.worker}
-
-
-def _name(outcome: Outcome) -> str:
-    match outcome:
-        case Succeeded():
-            return "succeeded"
-        case Errored():
-            return "error"
-        case Released():
-            return "released"
-        case Cancelled():
-            return "cancelled"
 
 
 # Kind of event → what its line is called, and the facts in it.

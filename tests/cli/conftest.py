@@ -20,8 +20,9 @@ from fleet.config import Settings
 from fleet.embedded import temporary
 from fleet.postgres import migrate
 from fleet.postgres.database import Database
+from fleet.postgres.scratch import new_database
 from fleet.postgres.tables import metadata
-from tests.support import new_database, url_of
+from tests.support import url_of
 
 ROOT = Path(__file__).resolve().parents[2]
 SHOP = """

@@ -1,25 +1,20 @@
 """Replicas that are containers on a private network, with PostgreSQL in a container: the same bodies as for processes."""
 
 from collections.abc import Iterator
-from urllib.parse import urlsplit
 
 import pytest
 from testcontainers.community.postgres import PostgresContainer
 from testcontainers.core.network import Network
 
-from fleet.config import Settings
 from fleet.errors import ConfigurationError
-from fleet.postgres import migrate
-from fleet.postgres.database import Database
+from fleet.postgres.scratch import new_database
 from fleet.task import State
-from fleet.testing import kill_one_replica
+from fleet.testing import kill_one_replica, template
 from fleet.testing.replicas import replicas
-from tests.support import new_database
 from tests.testing import bodies
-from tests.testing.bodies import APP, Start
+from tests.testing.bodies import APP, FLAGS, Start
 
 pytestmark = [pytest.mark.containers, pytest.mark.timeout(600)]  # the first one builds the image
-FLAGS = pytest.mark.parametrize("once", [False, True], ids=["idempotent", "not idempotent"])
 
 
 @pytest.fixture(scope="module")
@@ -30,9 +25,8 @@ def server() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def template_in_container(server: str) -> Iterator[str]:
-    with new_database(server, "template0", "ENCODING 'UTF8'") as url:
-        migrate.upgrade(Database(url, Settings()))
-        yield urlsplit(url).path.removeprefix("/")
+    with template(server) as name:
+        yield name
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ from uuid import UUID
 
 from fleet.postgres.database import AsyncConnection
 from fleet.testing.faultpoints import FaultPoints, Hit
-from tests.faults.steps import LIVE
+from tests.faults.steps import LIVE, play
 from tests.processes.crew import Crew, Process, value
-from tests.processes.stage import Stage
+from tests.processes.stage import Actor, Stage
 
 
 async def hold_a_heartbeat(
@@ -34,6 +34,29 @@ async def hold_a_drain(
     await crew.worker(slots=2)
     victim.send(signal.SIGTERM)
     return await points.hit(point)
+
+
+async def stand(
+    points: FaultPoints,
+    point: str,
+    crew: Crew,
+    stage: Stage,
+    watcher: AsyncConnection,
+    tasks: tuple[UUID, UUID],
+    *,
+    returns: bool,
+) -> tuple[Process, Hit]:
+    """Start a worker; return it when it stands at its seam, with another there. `returns`: its second task does, before."""
+    worker = crew.start(slots=2, drain_timeout="60s", faultpoints=points.environment["FLEET_FAULTPOINTS"])
+
+    def direct(actor: Actor) -> None:
+        if actor.pid != worker.pid or (actor.task_id == tasks[1] and returns):
+            play(actor)
+
+    stage.then = direct
+    hit = await hold(points, point, crew, stage, watcher, worker, tasks)
+    assert hit.pid == worker.pid
+    return worker, hit
 
 
 async def hold(

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+from uuid import UUID
 
 import psycopg
 import pytest
@@ -22,7 +23,7 @@ from tests.faults.own_server import database_url, judge_load, log_of, server
 from tests.faults.steps import CALM, LEASES, NOW, RESUME_SECONDS, play
 from tests.processes import program
 from tests.processes.crew import Crew, Sink, terminal, until, value
-from tests.processes.load import load
+from tests.processes.load import Load, load
 from tests.processes.stage import Stage
 from tests.support import TTL, eventually_sync, submit
 
@@ -61,6 +62,13 @@ def write_password(passfile: Path, user: str, password: str) -> None:
     passfile.chmod(0o600)
 
 
+async def nobody_lost_anything(watcher: AsyncConnection, sink: Sink, submitted: Load, task: UUID) -> None:
+    """The one task that was at work has done its effect once, and so has everything that came in meanwhile."""
+    assert await terminal(watcher, task) == "SUCCEEDED"
+    assert sink.attempts("effect", task) == [1]
+    await judge_load(watcher, sink, submitted)
+
+
 @pytest.mark.fault("Database", "credentials are rotated")
 async def test_a_password_that_changes_costs_nobody_a_lease_and_the_new_one_is_read_without_a_restart(
     folder: Path, server: Server, database_url: str, role: str, stage: Stage, watcher: AsyncConnection
@@ -86,9 +94,7 @@ async def test_a_password_that_changes_costs_nobody_a_lease_and_the_new_one_is_r
             write_password(passfile, role, "second")
             await until(watcher, RENEWED_SINCE, refused_at, seconds=RESUME_SECONDS)
             await submitted.more(60)
-        assert await terminal(watcher, task) == "SUCCEEDED"
-        assert crew.sink.attempts("effect", task) == [1]
-        await judge_load(watcher, crew.sink, submitted)
+        await nobody_lost_anything(watcher, crew.sink, submitted, task)
         assert await value(watcher, LEASES) == leases
         assert [worker.popen.poll() for worker in workers] == [None, None]
     finally:
@@ -123,9 +129,7 @@ async def test_a_privilege_that_is_taken_for_two_leases_and_given_back_costs_nob
             given_at = await value(watcher, NOW)
             await until(watcher, RENEWED_SINCE, given_at, seconds=RESUME_SECONDS)
             await submitted.more(60)
-        assert await terminal(watcher, task) == "SUCCEEDED"
-        assert crew.sink.attempts("effect", task) == [1]
-        await judge_load(watcher, crew.sink, submitted)
+        await nobody_lost_anything(watcher, crew.sink, submitted, task)
         assert await value(watcher, LEASES) == leases
         assert [worker.popen.poll() for worker in workers] == [None, None]
     finally:
@@ -154,9 +158,7 @@ async def test_a_database_that_becomes_read_only_for_two_leases_is_waited_for(
         await watcher.execute(f"ALTER DATABASE {database} RESET default_transaction_read_only")
         await until(watcher, RENEWED_SINCE, read_only_at, seconds=RESUME_SECONDS)
         await submitted.more(60)
-    assert await terminal(watcher, task) == "SUCCEEDED"
-    assert sink.attempts("effect", task) == [1]
-    await judge_load(watcher, sink, submitted)
+    await nobody_lost_anything(watcher, sink, submitted, task)
     assert await value(watcher, LEASES) == leases
     assert [worker.popen.poll() for worker in workers] == [None, None]
 

@@ -8,11 +8,11 @@ import pytest
 from fleet.postgres.database import AsyncConnection
 from fleet.testing.faultpoints import FaultPoints
 from tests.faults.cgroup import control_group
-from tests.faults.seams import hold
-from tests.faults.steps import NOW, STATE, except_of, play, recovered, submit_both
+from tests.faults.seams import stand
+from tests.faults.steps import NOW, STATE, except_of, recovered, submit_both
 from tests.processes.crew import Crew, Sink, terminal, until, value
 from tests.processes.oracle import judge_all
-from tests.processes.stage import Actor, Stage
+from tests.processes.stage import Stage
 from tests.support import row
 
 MEGABYTE = 1024 * 1024
@@ -56,15 +56,7 @@ async def test_killed_at_a_seam_what_may_be_repeated_is_done_and_what_may_not_is
 ) -> None:
     repeatable, once = await submit_both(watcher)
     with FaultPoints(seam.point) as points:
-        victim = crew.start(slots=2, drain_timeout="60s", faultpoints=points.environment["FLEET_FAULTPOINTS"])
-
-        def direct(actor: Actor) -> None:
-            if actor.pid != victim.pid or (actor.task_id == once and seam.returns):
-                play(actor)
-
-        stage.then = direct
-        hit = await hold(points, seam.point, crew, stage, watcher, victim, (repeatable, once))
-        assert hit.pid == victim.pid
+        victim, hit = await stand(points, seam.point, crew, stage, watcher, (repeatable, once), returns=seam.returns)
         killed_at = await value(watcher, NOW)
         hit.die()
         assert await victim.ended() == -signal.SIGKILL

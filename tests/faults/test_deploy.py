@@ -13,6 +13,7 @@ import pytest
 from fleet.config import Settings
 from fleet.postgres import migrate
 from fleet.postgres.database import AsyncConnection, Database
+from fleet.postgres.scratch import new_database
 from fleet.postgres.tables import metadata
 from tests.faults.steps import OPEN
 from tests.http.running import environment
@@ -20,7 +21,7 @@ from tests.migrations.test_upgrade import with_a_second_revision
 from tests.processes.crew import ROOT, Crew, Sink, until, value
 from tests.processes.load import Load, load
 from tests.processes.oracle import judge_all
-from tests.support import PATIENCE_SECONDS, eventually_sync, new_database
+from tests.support import PATIENCE_SECONDS, eventually_sync
 
 CHANGES = int(os.environ.get("FLEET_TEST_CHANGES", "8"))  # of one worker for another
 LATER = "SELECT clock_timestamp() > %s + interval '2 s'"

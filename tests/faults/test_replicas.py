@@ -4,9 +4,7 @@ import pytest
 
 from fleet.testing.replicas import replicas
 from tests.testing import bodies
-from tests.testing.bodies import APP, Start
-
-FLAGS = pytest.mark.parametrize("once", [False, True], ids=["idempotent", "not idempotent"])
+from tests.testing.bodies import APP, FLAGS, Start
 
 
 @pytest.fixture

@@ -8,11 +8,11 @@ import pytest
 from fleet.postgres.database import AsyncConnection
 from fleet.testing.faultpoints import FaultPoints
 from tests.faults.cgroup import control_group
-from tests.faults.seams import hold
+from tests.faults.seams import stand
 from tests.faults.steps import STATE, except_of, play, submit_both
 from tests.processes.crew import Crew, Sink, terminal, until, value
 from tests.processes.oracle import judge_all
-from tests.processes.stage import Actor, Stage
+from tests.processes.stage import Stage
 from tests.support import row, submit
 
 LOST = "SELECT count(*) FROM fleet.attempt WHERE outcome = 'lost' AND NOT late"
@@ -50,15 +50,7 @@ async def test_stopped_at_a_seam_for_longer_than_its_lease_a_zombie_changes_noth
 ) -> None:
     repeatable, once = await submit_both(watcher)
     with FaultPoints(seam.point) as points:
-        zombie = crew.start(slots=2, drain_timeout="60s", faultpoints=points.environment["FLEET_FAULTPOINTS"])
-
-        def direct(actor: Actor) -> None:
-            if actor.pid != zombie.pid or (actor.task_id == once and seam.returns):
-                play(actor)
-
-        stage.then = direct
-        hit = await hold(points, seam.point, crew, stage, watcher, zombie, (repeatable, once))
-        assert hit.pid == zombie.pid
+        zombie, _ = await stand(points, seam.point, crew, stage, watcher, (repeatable, once), returns=seam.returns)
         lease = await crew.lease_of(zombie)
         zombie.stop()
         await until(watcher, STATE, lease, is_=lambda state: state == "REAPED")

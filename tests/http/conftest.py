@@ -13,10 +13,11 @@ from starlette.applications import Starlette
 
 from fleet import Fleet, Settings
 from fleet.http.server import asgi
+from fleet.postgres.scratch import new_database
 from fleet.postgres.tables import metadata
 from tests.http.running import Running
 from tests.http.shop import shop
-from tests.support import PATIENCE_SECONDS, new_database
+from tests.support import PATIENCE_SECONDS
 
 
 @pytest.fixture

@@ -21,8 +21,9 @@ from fleet.config import Settings
 from fleet.errors import SchemaMismatch
 from fleet.postgres import migrate
 from fleet.postgres.database import Database
+from fleet.postgres.scratch import new_database
 from fleet.postgres.tables import metadata
-from tests.support import eventually_sync, new_database
+from tests.support import eventually_sync
 
 ROOT = Path(__file__).parents[2]
 VERSION_TABLE = "fleet.fleet_alembic_version"

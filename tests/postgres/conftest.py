@@ -11,10 +11,11 @@ from psycopg import sql
 from fleet.config import Settings
 from fleet.lease import Lease
 from fleet.postgres.database import AsyncConnection, Database
+from fleet.postgres.scratch import new_database
 from fleet.postgres.tables import metadata
 from tests.postgres.stage import Stage
 from tests.postgres.steps import MINUTE
-from tests.support import new_database, new_lease
+from tests.support import new_lease
 
 
 @pytest.fixture

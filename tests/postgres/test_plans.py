@@ -15,8 +15,8 @@ from fleet.config import Settings
 from fleet.lease import Lease
 from fleet.postgres import cancel, claim, expire, prune, reap, settle
 from fleet.postgres.database import AsyncConnection, Database, Statement, run
+from fleet.postgres.scratch import new_database
 from tests.postgres.steps import MINUTE, scalar
-from tests.support import new_database
 
 LEASE, DEAD = UUID(int=1), UUID(int=2)  # a good lease that holds 2,000 tasks, and a reaped one that holds 600
 QUEUES = ("default", "other", "empty")

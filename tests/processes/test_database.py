@@ -3,64 +3,19 @@
 import asyncio
 import signal
 import time
-from collections.abc import Iterator
-from datetime import timedelta
 
-import psycopg
 import pytest
 
-from fleet.config import Settings
-from fleet.embedded import Server, temporary
-from fleet.postgres import migrate
-from fleet.postgres.database import AsyncConnection, Database
+from fleet.embedded import Server
+from fleet.postgres.database import AsyncConnection
+from tests.faults.own_server import database_url, judge_load, server
+from tests.faults.steps import LEASES, RESUME_SECONDS
 from tests.processes.crew import Crew, Sink, terminal, until, value
-from tests.processes.load import Load, load
-from tests.processes.oracle import Story, judge_all
+from tests.processes.load import load
 from tests.processes.stage import Stage
 from tests.support import TTL, counters, history, row, submit
 
-RESUME_SECONDS = 10.0  # L5
-LEASES = "SELECT array_agg(id ORDER BY id) FROM fleet.lease WHERE state = 'LIVE'"
-OPEN = "SELECT count(*) FROM fleet.task WHERE state IN ('QUEUED', 'RUNNING')"
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    """A server of these tests alone, whose commits are durable."""
-    with temporary({"max_connections": "100"}) as server:
-        yield server
-
-
-@pytest.fixture
-def server_url(server: Server) -> str:
-    return server.url
-
-
-@pytest.fixture
-def database_url(server: Server) -> Iterator[str]:
-    """A database of one test, made without a template: that would have to survive the crashes too."""
-    name = f"fleet_{time.monotonic_ns()}"
-    with psycopg.connect(server.url, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}")
-    migrate.upgrade(Database(server.url_of(name), Settings(ttl=timedelta(seconds=2))))
-    yield server.url_of(name)
-    server.start()
-    with psycopg.connect(server.url, autocommit=True) as connection:
-        connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
-
-
-async def judge_load(watcher: AsyncConnection, sink: Sink, submitted: Load) -> list[Story]:
-    """Everything accepted is there and SUCCEEDED, and nothing was charged for it."""
-    await until(watcher, OPEN, is_=lambda count: count == 0, seconds=60)
-    told = await judge_all(watcher, sink)
-    found = {story.task["id"]: story for story in told}
-    for task in submitted.accepted:
-        story = found[task]
-        assert story.task["state"] == "SUCCEEDED", story
-        assert (story.task["losses"], story.task["failures"]) == (0, 0), story
-        assert len(story.effects) == 1 if story.task["name"].endswith("once") else story.effects, story
-    assert await value(watcher, "SELECT count(*) FROM fleet.lease WHERE state = 'REAPED'") == 0
-    return told
+__all__ = ["database_url", "server"]
 
 
 @pytest.mark.fault("Database", "an immediate crash and a restart")

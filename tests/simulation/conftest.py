@@ -6,9 +6,9 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from fleet.postgres.scratch import new_database
 from fleet.worker import settler
 from tests.simulation.theatre import Theatre
-from tests.support import new_database
 
 
 @pytest.fixture(scope="session")

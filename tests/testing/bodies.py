@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 import psycopg
+import pytest
 
 from fleet.testing.faultpoints import FaultPoints, Hit
 from fleet.testing.pointed import Pointed
@@ -16,6 +17,7 @@ from tests.support import eventually_sync
 from tests.testing.shop import app, charge, count
 
 APP = "tests.testing.shop:app"
+FLAGS = pytest.mark.parametrize("once", [False, True], ids=["idempotent", "not idempotent"])
 HELD = ("handler.leave:count", "handler.leave:charge")
 Start = Callable[[int, dict[str, str]], AbstractContextManager[Crew]]
 

@@ -14,7 +14,7 @@ from fleet.testing.driver import ReplicaEnded
 from fleet.testing.replicas import replicas
 from tests.support import eventually_sync
 from tests.testing import bodies
-from tests.testing.bodies import APP, Start
+from tests.testing.bodies import APP, FLAGS, Start
 
 ROOT = Path(__file__).parents[2]
 ORPHANS = """
@@ -32,7 +32,7 @@ def start(database_url: str) -> Start:
 
 
 @pytest.mark.fault("Death", "SIGKILL after the effect, before the settlement")
-@pytest.mark.parametrize("once", [False, True], ids=["idempotent", "not idempotent"])
+@FLAGS
 def test_a_killed_replica_loses_nothing_and_repeats_only_what_may_be(
     start: Start, database_url: str, once: bool
 ) -> None:

@@ -9,8 +9,8 @@ from psycopg import sql
 
 from fleet.config import Settings
 from fleet.postgres.database import AsyncConnection, Database
+from fleet.postgres.scratch import new_database
 from fleet.postgres.tables import metadata
-from tests.support import new_database
 
 
 @pytest.fixture(scope="session")

@@ -7,8 +7,8 @@ import pytest
 from fleet import Fleet, Settings
 from fleet.events import Events
 from fleet.postgres.database import AsyncConnection, Connection, Database
+from fleet.postgres.scratch import new_database
 from fleet.postgres.tables import metadata
-from tests.support import new_database
 from tests.worker.steps import Recorder
 
 
