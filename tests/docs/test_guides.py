@@ -18,10 +18,14 @@ from tests.docs.terminal import Console
 
 PAGES = [*sorted((DOCS / "guides").glob("*.md")), DOCS / "reference" / "settings.md", DOCS / "reference" / "python.md"]
 PRINTED = re.compile(r"^\s*print\(.*\)  # (.*)$", re.MULTILINE)
+LONG = {"killing-a-replica", "verifying", "testing-your-handlers"}
 READ_ONLY = {"text", "json", "sql"}  # what is only shown: nothing of it can be run
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=[pytest.mark.faults] * (page.stem in LONG), id=page.stem) for page in PAGES],
+)
 async def test_the_examples_run(
     page: Path, folder: Path, console: Console, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -46,6 +46,7 @@ def environment(home: Path, tmp_path: Path) -> dict[str, str]:
     }
 
 
+@pytest.mark.faults
 @pytest.mark.timeout(600)
 def test_the_tutorial_can_be_followed_word_by_word(home: Path, environment: dict[str, str]) -> None:
     console = Console(home, environment, {"/home/you": str(home), "0.1.0": __version__})

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.http.running import Running, environment
 
 WORKER = ("-m", "fleet", "worker", "run", "tests.http.shop:app", "--log=json")
@@ -12,6 +14,7 @@ CASES_MIN = 2000
 SECONDS_MAX = 170
 
 
+@pytest.mark.faults
 def test_no_request_that_the_document_allows_or_forbids_meets_an_answer_that_it_does_not_tell(
     database_url: str, tmp_path: Path
 ) -> None:
