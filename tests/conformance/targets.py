@@ -13,7 +13,7 @@ import psycopg
 from tests.conformance.cluster import Cluster
 from tests.conformance.exceptions import LEFT_OUT
 from tests.conformance.pooler import Pooler
-from tests.conformance.programs import Missing, binaries, cache, locked, pip
+from tests.conformance.programs import Missing, binaries, cache, install, locked
 from tests.conformance.room import room
 
 SERVERS = ("15", "17", "18", "pgbouncer")
@@ -62,7 +62,7 @@ def python(version: str) -> Path:
         if not made.exists() or made.read_text(encoding="utf-8") != stamp:
             shutil.rmtree(folder, ignore_errors=True)
             subprocess.run([base, "-m", "venv", folder], check=True)
-            pip(str(folder / "bin" / "python"), "install", "-e", f"{ROOT}[embedded,dev]")
+            install(str(folder / "bin" / "python"), "-e", f"{ROOT}[embedded,dev]")
             made.write_text(stamp, encoding="utf-8")
     return folder / "bin" / "python"
 
