@@ -25,8 +25,9 @@ TELL_SECONDS = 15.0
 TEND_SECONDS = 0.5
 THREADS = 64  # each fault that is at work may wait in one
 # Everything is terminal so long after the faults at the latest: a lease of the dead runs out, its tasks are put back
-# with their back-off, and the core works off what has piled up.
-LIMIT_SECONDS = 2 * TTL_SECONDS + 2.4 * TTL_SECONDS / 6 + 90
+# with their back-off, and the core works off what has piled up. Poison that is left ends each worker of the core a few
+# times more, and a machine with too much to do takes long to start the next.
+LIMIT_SECONDS = 2 * TTL_SECONDS + 2.4 * TTL_SECONDS / 6 + 300
 OPEN = "SELECT count(*) FROM fleet.task WHERE state IN ('QUEUED', 'RUNNING') AND name <> 'nobody'"
 HAVE_LEASES = "SELECT count(DISTINCT pid) FROM fleet.lease WHERE state = 'LIVE' AND pid = ANY (%s)"
 UNCLEARED = "SELECT count(*) FROM fleet.lease WHERE state IN ('REAPED', 'RELEASED') AND cleared_at IS NULL"
