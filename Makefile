@@ -3,7 +3,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 USED := -e '.[embedded]'
 EVERYTHING := -e '.[embedded,bench,dev,docs]'
-# uv takes a fifth of pip's time. Where it can reach nothing, pip may: it knows the settings of this machine.
+# uv takes a quarter of pip's time. Where it can reach nothing, pip may: it knows the settings of this machine.
 install = { $(PIP) uv && $(BIN)/uv pip install -q --python $(BIN)/python $(1); } 2>/dev/null || $(PIP) $(1)
 
 .PHONY: help run test test-faults test-conformance test-containers chaos check bench bench-peers docs
