@@ -54,7 +54,8 @@ class ProcessReplica:
 
     def pause(self) -> None:
         self.signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)  # it may have ended instead
+        with suppress(ChildProcessError):  # it has ended instead, and its end has been noticed already
+            os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
         self.signal(signal.SIGCONT)

@@ -56,6 +56,13 @@ def test_what_is_done_to_replicas_is_in_the_history(database_url: str, tmp_path:
     assert '"fault": "kill"' in written(tmp_path / "run")
 
 
+def test_who_has_ended_is_paused_in_vain(database_url: str) -> None:
+    with replicas(APP, 1, database_url) as crew:
+        assert crew.kill(0) == -signal.SIGKILL
+        crew.pause(0)
+        assert crew[0].ended == -signal.SIGKILL
+
+
 def written(folder: Path) -> str:
     return "".join(path.read_text() for path in folder.glob("*.jsonl"))
 
