@@ -1,8 +1,9 @@
 """What happens inside a worker, as values. Logs and metrics subscribe; the core only emits."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
@@ -37,12 +38,31 @@ class LeaseLost:
 
 @dataclass(frozen=True, slots=True)
 class TasksClaimed:
+    """One claim brought `tasks`; `seen` is its moment by the database's clock."""
+
     count: int
     seconds: float
+    tasks: Sequence[ClaimedTask] = ()
+    seen: datetime | None = None
 
 
 class TaskStarted(NamedTuple):
     task: ClaimedTask
+
+
+class TaskEnded(NamedTuple):
+    """Its handler has returned, or raised, after so many seconds; the database does not know yet."""
+
+    task: ClaimedTask
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class SettlementsWritten:
+    """One statement wrote the ends of so many attempts."""
+
+    count: int
+    seconds: float
 
 
 class TaskSettled(NamedTuple):
@@ -127,6 +147,11 @@ class ApiListening:
 
 
 @dataclass(frozen=True, slots=True)
+class MetricsListening:
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
 class RequestAnswered:
     """`route` is the pattern, such as `/tasks/{id}`, and never what a client sent."""
 
@@ -147,10 +172,11 @@ class RequestBroken:
 
 @dataclass(frozen=True, slots=True)
 class DatabaseTrouble:
-    """A statement could not be run; it is tried again."""
+    """A statement could not be run; it is tried again. `sqlstate` is the server's code, None where it said none."""
 
     operation: str
     error: str
+    sqlstate: str | None = None
 
 
 Event = (
@@ -160,6 +186,8 @@ Event = (
     | LeaseLost
     | TasksClaimed
     | TaskStarted
+    | TaskEnded
+    | SettlementsWritten
     | TaskSettled
     | TaskFenced
     | TaskStuck
@@ -172,6 +200,7 @@ Event = (
     | ChildEnded
     | ServerRestarted
     | ApiListening
+    | MetricsListening
     | RequestAnswered
     | RequestBroken
     | DatabaseTrouble

@@ -106,7 +106,13 @@ def _is_routine(event: Event) -> bool:
             return isinstance(settlement.outcome, Succeeded)
         case happened.RequestAnswered():
             return event.status < 500
-        case happened.TaskStarted() | happened.TasksClaimed() | happened.LeaseRenewed():
+        case (
+            happened.TaskStarted()
+            | happened.TaskEnded()
+            | happened.TasksClaimed()
+            | happened.SettlementsWritten()
+            | happened.LeaseRenewed()
+        ):
             return True
     return False
 
@@ -116,9 +122,13 @@ def describe(event: Event) -> tuple[int, str, dict[str, Any]]:  # noqa: C901, PL
     match event:
         case happened.TaskStarted(task):
             return logging.DEBUG, "task started", _of_task(task)
+        case happened.TaskEnded(task, seconds):
+            return logging.DEBUG, "handler ended", _of_task(task) | {"seconds": round(seconds, 4)}
         case happened.TaskSettled(settlement, state):
             return _settled(settlement, state)
-        case happened.TasksClaimed(count, seconds):
+        case happened.SettlementsWritten(count, seconds):
+            return logging.DEBUG, "ends written", {"count": count, "seconds": round(seconds, 4)}
+        case happened.TasksClaimed(count=count, seconds=seconds):
             return logging.DEBUG, "tasks claimed", {"count": count, "seconds": round(seconds, 4)}
         case happened.LeaseRenewed(lease, seconds):
             return logging.DEBUG, "lease renewed", {"lease": lease.id, "seconds": round(seconds, 4)}
@@ -154,6 +164,8 @@ def describe(event: Event) -> tuple[int, str, dict[str, Any]]:  # noqa: C901, PL
             return logging.WARNING, "embedded server had ended: it runs again", {"pid": pid}
         case happened.ApiListening(address):
             return logging.INFO, "api listening", {"address": address}
+        case happened.MetricsListening(address):
+            return logging.INFO, "metrics listening", {"address": address}
         case happened.RequestAnswered(method, route, status, seconds):
             level = logging.WARNING if status >= 500 else logging.DEBUG
             fields = {"method": method, "route": route, "status": status, "seconds": round(seconds, 4)}
@@ -161,7 +173,7 @@ def describe(event: Event) -> tuple[int, str, dict[str, Any]]:  # noqa: C901, PL
         case happened.RequestBroken(method, route, error):
             fields = {"method": method, "route": route, "exc_info": error}
             return logging.ERROR, "request broken by a defect of fleet", fields
-        case happened.DatabaseTrouble(operation, error):
+        case happened.DatabaseTrouble(operation, error, _):
             return logging.WARNING, "database trouble", {"operation": operation, "error": error}
     assert_never(event)
 

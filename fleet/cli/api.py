@@ -65,7 +65,7 @@ def run(
         serve(fleet, guard, listening, events, allow_unknown=allow_unknown)
 
 
-def listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int, option: str = "--port") -> socket.socket:
     """Return a socket that listens there. Raises Refused where somebody else does, or where it cannot be."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
@@ -75,6 +75,6 @@ def listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         why = (os.strerror(error.errno) if error.errno else str(error)).lower()
         if error.errno in (errno.EADDRINUSE, errno.EACCES):
-            words = f"port {port} on {host} cannot be had: {why}. Choose another with --port, or end what has it."
+            words = f"port {port} on {host} cannot be had: {why}. Choose another with {option}, or end what has it."
             raise Refused(words, ExitCode.CONFLICT) from None
         raise ConfigurationError(f"cannot listen on {host}: {why}") from None

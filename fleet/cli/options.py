@@ -13,6 +13,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 _QUEUE_NAME_MAX = 200
+_PORT_MAX = 65535
 
 
 def duration(text: str) -> timedelta:
@@ -47,6 +48,16 @@ def queue_name(text: str) -> str:
     if not (0 < len(text) <= _QUEUE_NAME_MAX and text.isprintable()):
         raise click.BadParameter(f"a queue's name has 1 to {_QUEUE_NAME_MAX} printable characters")
     return text
+
+
+def address(text: str) -> tuple[str, int] | None:
+    """Read HOST:PORT; None for an empty text, which takes back what the environment says."""
+    host, _, port = text.rpartition(":")
+    if not text:
+        return None
+    if not (host and port.isdecimal() and int(port) <= _PORT_MAX):
+        raise click.BadParameter(f"{text!r} is no address; write HOST:PORT, such as 127.0.0.1:9101")
+    return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 def database_option(command: Command) -> Command:

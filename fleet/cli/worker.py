@@ -1,17 +1,20 @@
 """`fleet worker`: run workers, list them, drain one."""
 
 import os
+import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import click
 
+from fleet.cli.api import listen
 from fleet.cli.application import VARIABLE, load_app
 from fleet.cli.failures import ExitCode, Refused
-from fleet.cli.options import database_option, duration, limit_option, log_options, output_option, queue_name
+from fleet.cli.options import address, database_option, duration, limit_option, log_options, output_option, queue_name
 from fleet.cli.output import Columns, Row, print_json, print_rows, say
 from fleet.cli.session import act, ask, open_app, open_database
 from fleet.errors import NotFound
@@ -19,12 +22,15 @@ from fleet.errors import NotFound
 if TYPE_CHECKING:
     from sqlalchemy import Select
 
+    from fleet.app import Fleet
     from fleet.events import Events
     from fleet.postgres.database import AsyncConnection
     from fleet.worker.process import Worker
+    from fleet.worker.supervisor import Command
 
 _PROCESSES_MAX = 1000
 _NAMESAKES_MAX = 1000
+_PORT_MAX = 65535
 
 
 def _lease_words(row: Row) -> str:
@@ -57,6 +63,14 @@ def worker() -> None:
 @click.option("--slots", type=int, help="Handlers at once in each process.")
 @click.option("--ttl", type=duration, help="How long a lease lasts that is not renewed, such as 30s.")
 @click.option("--drain-timeout", type=duration, help="How long a drain waits for running handlers.")
+@click.option(
+    "--metrics",
+    type=address,
+    metavar="HOST:PORT",
+    envvar="FLEET_METRICS",
+    help="Serve metrics and probes there; of several processes the second on the next port, and so on.",
+)
+@click.option("--metrics-fd", type=click.IntRange(3), hidden=True, help="A socket that listens already, in its place.")
 @click.option("--name", help="What the worker is called; default: worker-PID.")
 @log_options
 @database_option
@@ -68,6 +82,8 @@ def run(
     slots: int | None,
     ttl: timedelta | None,
     drain_timeout: timedelta | None,
+    metrics: tuple[str, int] | None,
+    metrics_fd: int | None,
     name: str | None,
     log: str | None,
     log_level: str,
@@ -89,16 +105,20 @@ def run(
     _start_logging(events, log, log_level)
     role = "worker" if processes == 1 else "supervisor"
     history.record_where_asked(events, os.environ, f"{role} {os.getpid()}", handlers=fleet.handlers)
-    if processes == 1:
-        code = _serve(fleet.worker(queues=queues, name=name, events=events))
-    else:
-        if database_url:
-            # By the environment: the arguments of a process can be read by everybody on the machine.
-            os.environ["FLEET_DATABASE_URL"] = database_url
-        options = {"--slots": slots, "--ttl": ttl, "--drain-timeout": drain_timeout, "--name": name, "--log": log}
-        code = supervisor.run(
-            _child(app, queues, options | {"--log-level": log_level}), processes, database, fleet.settings, events
-        )
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(each) for each in _sockets(metrics, metrics_fd, processes)]
+        if processes == 1:
+            worker = fleet.worker(queues=queues, name=name, events=events)
+            if sockets:
+                stack.enter_context(_telling(fleet, worker, sockets[0]))
+            code = _serve(worker)
+        else:
+            if database_url:
+                # By the environment: the arguments of a process can be read by everybody on the machine.
+                os.environ["FLEET_DATABASE_URL"] = database_url
+            options = {"--slots": slots, "--ttl": ttl, "--drain-timeout": drain_timeout, "--name": name, "--log": log}
+            command = _child(app, queues, options | {"--log-level": log_level})
+            code = supervisor.run(_commands(command, processes, sockets), database, fleet.settings, events)
     raise click.exceptions.Exit(code)
 
 
@@ -148,6 +168,38 @@ def drain(*, which: str, every: bool, output: str, database_url: str | None) -> 
         print_json(done)
 
 
+def _sockets(metrics: tuple[str, int] | None, metrics_fd: int | None, processes: int) -> list[socket.socket]:
+    """Return a socket that listens for each process; none where no metrics are wanted. Raises Refused.
+
+    The parent of several keeps them for them: no port is ever lost to somebody else while a child starts again.
+    """
+    if metrics_fd is not None:
+        lent = socket.socket(fileno=metrics_fd)
+        lent.set_inheritable(False)  # by what handlers start
+        return [lent]
+    if metrics is None:
+        return []
+    host, port = metrics
+    if port + processes - 1 > _PORT_MAX:
+        raise click.BadParameter(f"there are no {processes} ports from {port} on", param_hint="--metrics")
+    return [listen(host, port + index if port else 0, "--metrics") for index in range(processes)]
+
+
+@contextmanager
+def _telling(fleet: "Fleet", worker: "Worker", listening: socket.socket) -> Iterator[None]:
+    """Serve metrics and probes of a worker that is about to run."""
+    from fleet.events import MetricsListening
+    from fleet.metrics.fleet import FleetMetrics
+    from fleet.metrics.server import serving
+    from fleet.metrics.worker import WorkerMetrics
+
+    process = WorkerMetrics(worker, fleet.handlers).registry
+    with serving(listening, worker.standing, process, FleetMetrics(fleet.database).registry):
+        host, port = listening.getsockname()[:2]
+        worker.events.emit(MetricsListening(f"http://{f'[{host}]' if ':' in host else host}:{port}"))
+        yield
+
+
 def _serve(worker: "Worker") -> int:
     from psycopg import Error
     from sqlalchemy.exc import SQLAlchemyError
@@ -190,6 +242,20 @@ def _child(app: str | None, queues: Sequence[str], options: Mapping[str, object]
             text = f"{value.total_seconds()}s" if isinstance(value, timedelta) else str(value)
             command += [f"{option}={text}"]
     return command
+
+
+def _commands(command: Sequence[str], processes: int, sockets: Sequence[socket.socket]) -> list["Command"]:
+    """Return the processes to keep alive, each with its own socket, if they have any."""
+    from fleet.worker.supervisor import Command
+
+    named = [f"worker {number}" for number in range(processes)]
+    if not sockets:
+        return [Command(name, command) for name in named]
+    lent = [each.fileno() for each in sockets]
+    return [
+        Command(name, [*command, f"--metrics-fd={descriptor}"], (descriptor,))
+        for name, descriptor in zip(named, lent, strict=True)
+    ]
 
 
 def _start_logging(events: "Events", log: str | None, log_level: str) -> None:

@@ -6,13 +6,15 @@ import socket
 import sys
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from http import HTTPStatus
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import uvicorn
+from prometheus_client import CollectorRegistry
 from pydantic import TypeAdapter
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -31,6 +33,9 @@ from fleet.http.order import Order, Orders
 from fleet.http.problem import SOON, Problem, problem_of
 from fleet.http.routes import ROUTES, Route
 from fleet.http.view import Nothing
+from fleet.metrics.exposition import render
+from fleet.metrics.fleet import FleetMetrics
+from fleet.metrics.http import HttpMetrics
 from fleet.worker.runner import spare_the_collector, supervisor_gone
 
 BODY_FACTOR = 4  # blank space and escapes make JSON from outside longer than what is stored
@@ -83,12 +88,28 @@ def _asgi(app: Fleet, guard: Guard, *, allow_unknown: bool, events: Events) -> S
 
     routes = [_starlette(path, answering, methods) for path, methods in by_path.items()]
     program = Starlette(
-        routes=[*routes, StarletteRoute(_OPENAPI, describe)],
+        routes=[
+            *routes,
+            StarletteRoute(_OPENAPI, describe),
+            StarletteRoute("/metrics", _metrics(guard, HttpMetrics(events).registry)),
+            StarletteRoute("/metrics/fleet", _metrics(guard, FleetMetrics(app.database).registry)),
+        ],
         exception_handlers={HTTPException: _not_routed, Problem: _refused},
         lifespan=lifespan,
     )
     program.router.redirect_slashes = False  # a path that is not in the table is not there
     return program
+
+
+def _metrics(guard: Guard, registry: CollectorRegistry) -> Callable[[Request], Awaitable[Response]]:
+    """Return the endpoint that tells what a registry has. In a thread: the database may be asked, which blocks."""
+
+    async def endpoint(request: Request) -> Response:
+        guard.admit(request.headers, open_to_all=False)
+        kind, text = await anyio.to_thread.run_sync(render, registry, request.headers.get("accept", ""))
+        return Response(text, headers=_ALWAYS | {"Content-Type": kind})
+
+    return endpoint
 
 
 def _starlette(path: str, answering: "_Answering", methods: Mapping[str, Route]) -> StarletteRoute:

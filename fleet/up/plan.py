@@ -31,7 +31,7 @@ class Plan:
         fleet = (sys.executable, "-m", "fleet")
         logs = (f"--log-level={self.log_level}", *([f"--log={self.log}"] if self.log else []))
         workers = [
-            Command(name, (*fleet, "worker", "run", self.path, f"--name={name}", *logs), inherited)
+            Command(name, (*fleet, "worker", "run", self.path, f"--name={name}", "--metrics=", *logs), inherited)
             for name in self.worker_names
         ]
         api = (*fleet, "api", "run", self.path, f"--fd={listener}", *logs)

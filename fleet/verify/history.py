@@ -114,7 +114,7 @@ _LINES: dict[type, tuple[str, Callable[[Any], dict[str, Any]]]] = {
     happened.TaskSettled: ("settled", lambda event: _end(event.settlement) | {"state": event.state.value}),
     happened.TaskFenced: ("fenced", lambda event: _end(event.settlement)),
     happened.TaskStuck: ("stuck", lambda event: _attempt(event.task)),
-    happened.TasksClaimed: ("claimed", asdict),
+    happened.TasksClaimed: ("claimed", lambda event: {"count": event.count, "seconds": event.seconds}),
     happened.LeaseGranted: ("lease_granted", lambda event: _lease(event.lease)),
     happened.LeaseRenewed: ("renewed", lambda event: {"lease": event.lease.id, "seconds": event.seconds}),
     happened.LeaseInDoubt: ("lease_in_doubt", lambda event: {"lease": event.lease.id}),

@@ -189,7 +189,7 @@ class Claimer:
             self._in_vain = 0
             self._heard.extend([(task.id, task.attempt) for task in claimed.tasks if not task.repeatable])
             self._slots.put(claimed.tasks)
-            self._events.emit(TasksClaimed(len(claimed.tasks), now - sent))
+            self._events.emit(TasksClaimed(len(claimed.tasks), now - sent, claimed.tasks, claimed.seen))
             await asyncio.sleep(0)  # they start before the next statement is made ready
         return len(claimed.tasks)
 

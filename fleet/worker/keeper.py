@@ -46,6 +46,7 @@ class Keeper:
     ) -> None:
         self.lease: Lease | None = None
         self.tenure = Tenure(0.0)
+        self.renewed_at: float | None = None  # Unix time by this machine's clock
         self._database = database
         self._identity = identity
         self._settings = settings
@@ -53,6 +54,7 @@ class Keeper:
         self._callbacks = callbacks
         self._loop = asyncio.get_running_loop()
         self._asked_at: float | None = None  # when the loop was asked to answer, and has not yet
+        self._took_seconds = 0.0  # how long it took the last time
         self._beat_now = threading.Event()
         self._stopping = False
         self._retired = False
@@ -89,6 +91,16 @@ class Keeper:
         self._beat_now.set()
         await asyncio.to_thread(self._thread.join, self._settings.ttl.total_seconds())
 
+    @property
+    def alive(self) -> bool:
+        """Whether the thread that keeps the lease runs."""
+        return self._thread.is_alive()
+
+    def loop_lag_seconds(self) -> float:
+        """How long the event loop took to answer when it was last asked; while it does not, how long it has not."""
+        asked_at = self._asked_at
+        return self._took_seconds if asked_at is None else max(self._took_seconds, time.monotonic() - asked_at)
+
     def _run(self) -> None:
         while not self._stopping:
             wait = self._settings.renew_every
@@ -121,6 +133,7 @@ class Keeper:
             self._beat_now.set()
             return
         self.tenure = Tenure.granted(sent, lease.ttl, self._settings.margin)
+        self.renewed_at = time.time()
         self._emit(LeaseRenewed(lease, time.monotonic() - sent))
         if renewed.cancels:
             self._tell(self._callbacks.cancel, renewed.cancels)
@@ -136,6 +149,7 @@ class Keeper:
         faultpoint("register.after")
         self.tenure = Tenure.granted(sent, lease.ttl, self._settings.margin)
         self.lease = lease
+        self.renewed_at = time.time()
         self._emit(LeaseGranted(lease))
         self._call_soon(self._renewed.set)
         return lease
@@ -177,7 +191,9 @@ class Keeper:
             os._exit(EXIT_STALLED)
 
     def _answered(self) -> None:
-        self._asked_at = None
+        asked_at, self._asked_at = self._asked_at, None
+        if asked_at is not None:
+            self._took_seconds = time.monotonic() - asked_at
 
     def _emit(self, event: Event) -> None:
         self._call_soon(self._events.emit, event)

@@ -61,4 +61,4 @@ def jittered(period: timedelta) -> float:
 def trouble(operation: str, error: BaseException) -> DatabaseTrouble:
     """Describe a database error in one line."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
-    return DatabaseTrouble(operation, lines[0])
+    return DatabaseTrouble(operation, lines[0], error.sqlstate if isinstance(error, psycopg.Error) else None)

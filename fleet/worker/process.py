@@ -28,6 +28,7 @@ from fleet.worker.loop import attempt, back_off, pause, reconnecting, trouble
 from fleet.worker.maintenance import Maintenance
 from fleet.worker.settler import Settler
 from fleet.worker.slots import Slots, Stop
+from fleet.worker.standing import Standing
 
 Lifespan = Callable[[], AbstractAsyncContextManager[Any]]
 
@@ -73,11 +74,28 @@ class Worker:
         self._hurry = asyncio.Event()
         self._drained = asyncio.Event()
         self._between = uuid7()
+        self._entered = False
 
     @property
     def lease(self) -> Lease | None:
         """The lease held now; None between two."""
         return self._keeper.lease
+
+    def standing(self) -> Standing:
+        """Tell how it stands now; from any thread."""
+        if not self._entered:
+            return Standing(slots=self._settings.slots)
+        keeper = self._keeper
+        lease = keeper.lease
+        return Standing(
+            slots=self._settings.slots,
+            slots_busy=self._slots.taken,
+            listening=self._listener.up(),
+            renewed_at=keeper.renewed_at,
+            loop_lag_seconds=keeper.loop_lag_seconds(),
+            live=keeper.alive and keeper.loop_lag_seconds() <= self._settings.stall_limit.total_seconds(),
+            ready=lease is not None and keeper.holds(lease) and not self._drain.is_set(),
+        )
 
     async def __aenter__(self) -> Self:
         self._build()
@@ -88,6 +106,7 @@ class Worker:
             group = await self._stack.enter_async_context(anyio.create_task_group())
             group.start_soon(self._live, name="fleet worker")
             self._opened = self._stack.pop_all()
+        self._entered = True
         return self
 
     async def __aexit__(self, *error: object) -> None:

@@ -1,13 +1,14 @@
 """Writes the ends of attempts: whenever it is free it takes everything that waits, and writes it in one statement each."""
 
 import asyncio
+import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from uuid import UUID
 
 import psycopg
 
-from fleet.events import Events, TaskFenced, TaskSettled
+from fleet.events import Events, SettlementsWritten, TaskFenced, TaskSettled
 from fleet.faultpoint import faultpoint
 from fleet.lease import Lease
 from fleet.postgres import settle
@@ -95,9 +96,11 @@ class Settler:
             try:
                 if self._connection is None:
                     self._connection = await self._database.connect("settle")
+                sent = time.monotonic()
                 faultpoint("settle.before", write.__name__)
                 answers = await write(self._connection, lease, settlements)
                 faultpoint("settle.after", write.__name__)
+                self._events.emit(SettlementsWritten(len(settlements), time.monotonic() - sent))
             except psycopg.Error as error:
                 if is_data_error(error):
                     raise

@@ -3,6 +3,7 @@
 import asyncio
 import contextvars
 import functools
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +19,7 @@ import anyio
 from fleet.config import Settings
 from fleet.context import Context, current_task
 from fleet.errors import InvalidResult
-from fleet.events import Events, TaskStarted, TaskStuck
+from fleet.events import Events, TaskEnded, TaskStarted, TaskStuck
 from fleet.faultpoint import faultpoint
 from fleet.handler import Handler, describe, encode_result
 from fleet.lease import Lease
@@ -91,6 +92,11 @@ class Slots:
     def free(self) -> int:
         """How many tasks could start at once."""
         return self._settings.slots - len(self._running) - len(self._waiting)
+
+    @property
+    def taken(self) -> int:
+        """How many slots have a task."""
+        return min(len(self._running) + len(self._waiting), self._settings.slots)
 
     @property
     def busy(self) -> bool:
@@ -181,10 +187,11 @@ class Slots:
         if refused is not None:
             return Released(refused.value)
         self._events.emit(TaskStarted(execution.task))
-        watch = self._watch(execution)
+        watch, began = self._watch(execution), time.monotonic()
         try:
             return await self._execute(execution, runner)
         finally:
+            self._events.emit(TaskEnded(execution.task, time.monotonic() - began))
             if watch is not None:
                 watch.cancel()
 

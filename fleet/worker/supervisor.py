@@ -47,10 +47,9 @@ class Child:
         return [UUID(line) for line in self.told.decode().split()]
 
 
-def run(command: Sequence[str], processes: int, database: Database, settings: Settings, events: Events) -> int:
-    """Run `command` so many times, each as one worker, until a signal; return the exit code."""
-    workers = [Command(f"worker {number}", command) for number in range(processes)]
-    supervisor = Supervisor(workers, database, settings, events)
+def run(commands: Sequence[Command], database: Database, settings: Settings, events: Events) -> int:
+    """Keep these alive, each one worker, until a signal; return the exit code."""
+    supervisor = Supervisor(commands, database, settings, events)
     return anyio.run(supervisor.run, backend_options={"use_uvloop": sys.platform != "win32"})
 
 

@@ -51,8 +51,8 @@ async def test_several_processes_get_the_same_options_and_no_secret(
 ) -> None:
     seen: list[Any] = []
 
-    def run(command: Sequence[str], processes: int, database: Database, settings: Settings, events: Events) -> int:
-        seen.extend([list(command), processes, settings, os.environ["FLEET_DATABASE_URL"]])
+    def run(commands: Sequence[supervisor.Command], database: Database, settings: Settings, events: Events) -> int:
+        seen.extend([list(commands[0].arguments), len(commands), settings, os.environ["FLEET_DATABASE_URL"]])
         return 0
 
     monkeypatch.setattr(supervisor, "run", run)

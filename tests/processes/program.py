@@ -206,7 +206,8 @@ def main() -> int:
     events = Events()
     if sys.argv[1:2] == ["supervise"]:
         history.record_where_asked(events, os.environ, f"supervisor {os.getpid()}")
-        return supervisor.run(COMMAND, int(sys.argv[2]), app.database, app.settings, events)
+        commands = [supervisor.Command(f"worker {number}", COMMAND) for number in range(int(sys.argv[2]))]
+        return supervisor.run(commands, app.database, app.settings, events)
     history.record_where_asked(events, os.environ, handlers=app.handlers)
     queues = [name for name in os.environ.get("QUEUES", "").split(",") if name]
     return runner.run(app.worker(queues=queues, name=os.environ.get("WORKER_NAME"), events=events))

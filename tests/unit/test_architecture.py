@@ -18,7 +18,7 @@ FLOORS: list[set[str]] = [
     {"errors", "lease", "task", "retry", "payload", "config", "events", "context", "faultpoint"},
     {"handler", "postgres", "embedded"},
     {"worker", "client", "doctor"},
-    {"app", "logs"},
+    {"app", "logs", "metrics"},
     {"http"},
     {"cli", "demo", "bench", "up", "verify", "testing"},
 ]
