@@ -86,7 +86,7 @@ def settings(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
     """The settings of the processes that would have run."""
     seen: list[Settings] = []
 
-    def run(command: Sequence[str], processes: int, database: Database, settings: Settings, events: Events) -> int:
+    def run(commands: object, database: Database, settings: Settings, events: Events) -> int:
         assert database.settings is settings
         seen.append(settings)
         return 0
