@@ -13,7 +13,7 @@ from psycopg import sql
 
 from fleet.config import Settings
 from fleet.lease import Lease
-from fleet.postgres import cancel, claim, expire, prune, reap, settle
+from fleet.postgres import cancel, claim, expire, measure, prune, reap, settle
 from fleet.postgres.database import AsyncConnection, Database, Statement, run
 from fleet.postgres.scratch import new_database
 from tests.postgres.steps import MINUTE, scalar
@@ -425,3 +425,18 @@ async def test_the_cursor_spares_what_an_old_snapshot_keeps(shared_url: str) -> 
         assert (await explain(worker, claim.PEEK, names=["work"], **from_head)).pages > 400
         assert (await explain(worker, claim.CLAIM, **claiming(64, **from_head))).pages > 400
         await old.execute("ROLLBACK")
+
+
+async def test_the_fleet_s_metrics_count_so_far_and_no_further(large: AsyncConnection) -> None:
+    """Of 300,000 delayed tasks and 10⁶ finished ones no more is read than the limits say, and all of it by indexes."""
+    plan = await explain(
+        large,
+        measure.MEASURE,
+        queues_max=measure.QUEUES_MAX,
+        rows_max=measure.ROWS_MAX,
+        count_min=measure.COUNT_MIN,
+    )
+    assert not plan.scanned
+    assert plan.indexes == {"task_ready", "task_running", "task_dead"}
+    assert 5000 + 3333 + 2600 <= plan.rows <= 3 * measure.ROWS_MAX
+    assert plan.pages <= 4 * measure.ROWS_MAX
