@@ -8,13 +8,13 @@ import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
 import anyio
 import anyio.to_thread
 import uvicorn
-from prometheus_client import CollectorRegistry
 from pydantic import TypeAdapter
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -33,7 +33,7 @@ from fleet.http.order import Order, Orders
 from fleet.http.problem import SOON, Problem, problem_of
 from fleet.http.routes import ROUTES, Route
 from fleet.http.view import Nothing
-from fleet.metrics.exposition import render
+from fleet.metrics.exposition import plain, render
 from fleet.metrics.fleet import FleetMetrics
 from fleet.metrics.http import HttpMetrics
 from fleet.worker.runner import spare_the_collector, supervisor_gone
@@ -91,8 +91,8 @@ def _asgi(app: Fleet, guard: Guard, *, allow_unknown: bool, events: Events) -> S
         routes=[
             *routes,
             StarletteRoute(_OPENAPI, describe),
-            StarletteRoute("/metrics", _metrics(guard, HttpMetrics(events).registry)),
-            StarletteRoute("/metrics/fleet", _metrics(guard, FleetMetrics(app.database).registry)),
+            StarletteRoute("/metrics", _metrics(guard, partial(render, HttpMetrics(events).registry))),
+            StarletteRoute("/metrics/fleet", _metrics(guard, partial(plain, FleetMetrics(app.database).registry))),
         ],
         exception_handlers={HTTPException: _not_routed, Problem: _refused},
         lifespan=lifespan,
@@ -101,12 +101,12 @@ def _asgi(app: Fleet, guard: Guard, *, allow_unknown: bool, events: Events) -> S
     return program
 
 
-def _metrics(guard: Guard, registry: CollectorRegistry) -> Callable[[Request], Awaitable[Response]]:
-    """Return the endpoint that tells what a registry has. In a thread: the database may be asked, which blocks."""
+def _metrics(guard: Guard, tell: Callable[[str], tuple[str, bytes]]) -> Callable[[Request], Awaitable[Response]]:
+    """Return the endpoint that tells metrics. In a thread: the database may be asked, which blocks."""
 
     async def endpoint(request: Request) -> Response:
         guard.admit(request.headers, open_to_all=False)
-        kind, text = await anyio.to_thread.run_sync(render, registry, request.headers.get("accept", ""))
+        kind, text = await anyio.to_thread.run_sync(tell, request.headers.get("accept", ""))
         return Response(text, headers=_ALWAYS | {"Content-Type": kind})
 
     return endpoint

@@ -14,7 +14,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from fleet.metrics.exposition import render
+from fleet.metrics.exposition import plain, render
 from fleet.worker.standing import Standing
 
 REQUESTS_MAX = 8  # at once; more are turned away
@@ -32,7 +32,7 @@ def serving(
     """Answer on this socket: `/metrics` and `/metrics/fleet` from two registries, `/livez` and `/readyz` by the standing."""
     pages: dict[str, Page] = {
         "/metrics": lambda accept: (HTTPStatus.OK, *render(process, accept)),
-        "/metrics/fleet": lambda accept: (HTTPStatus.OK, *render(fleet, accept)),
+        "/metrics/fleet": lambda accept: (HTTPStatus.OK, *plain(fleet, accept)),
         "/livez": lambda accept: _probe(standing().live, "alive", "the event loop stands still"),
         "/readyz": lambda accept: _probe(standing().ready, "ready", "no lease is held, or the worker drains"),
     }
