@@ -50,13 +50,6 @@ class TaskStarted(NamedTuple):
     task: ClaimedTask
 
 
-class TaskEnded(NamedTuple):
-    """Its handler has returned, or raised, after so many seconds; the database does not know yet."""
-
-    task: ClaimedTask
-    seconds: float
-
-
 @dataclass(frozen=True, slots=True)
 class SettlementsWritten:
     """One statement wrote the ends of so many attempts."""
@@ -186,7 +179,6 @@ Event = (
     | LeaseLost
     | TasksClaimed
     | TaskStarted
-    | TaskEnded
     | SettlementsWritten
     | TaskSettled
     | TaskFenced

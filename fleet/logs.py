@@ -106,13 +106,7 @@ def _is_routine(event: Event) -> bool:
             return isinstance(settlement.outcome, Succeeded)
         case happened.RequestAnswered():
             return event.status < 500
-        case (
-            happened.TaskStarted()
-            | happened.TaskEnded()
-            | happened.TasksClaimed()
-            | happened.SettlementsWritten()
-            | happened.LeaseRenewed()
-        ):
+        case happened.TaskStarted() | happened.TasksClaimed() | happened.SettlementsWritten() | happened.LeaseRenewed():
             return True
     return False
 
@@ -122,8 +116,6 @@ def describe(event: Event) -> tuple[int, str, dict[str, Any]]:  # noqa: C901, PL
     match event:
         case happened.TaskStarted(task):
             return logging.DEBUG, "task started", _of_task(task)
-        case happened.TaskEnded(task, seconds):
-            return logging.DEBUG, "handler ended", _of_task(task) | {"seconds": round(seconds, 4)}
         case happened.TaskSettled(settlement, state):
             return _settled(settlement, state)
         case happened.SettlementsWritten(count, seconds):

@@ -104,10 +104,11 @@ def outcome_name(outcome: Outcome) -> str:
 
 
 class Settlement(NamedTuple):
-    """How one attempt ended: what the settler writes."""
+    """How one attempt ended: what the settler writes. `seconds` is how long its handler ran; None where none has ended."""
 
     task: ClaimedTask
     outcome: Outcome
+    seconds: float | None = None
 
 
 class Verdict(StrEnum):

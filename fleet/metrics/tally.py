@@ -1,6 +1,6 @@
 """What is counted while handlers run: dictionaries and lists, made into Prometheus' own families when somebody asks.
 
-prometheus-client's counters and histograms take a lock for each step, and five times as long; see decision 0019.
+prometheus-client's counters and histograms take a lock for each step, and five times as long; see decision 0002.
 """
 
 import platform

@@ -12,20 +12,19 @@ from fleet.events import (
     Event,
     LeaseRenewed,
     SettlementsWritten,
-    TaskEnded,
     TaskFenced,
     TasksClaimed,
     TaskSettled,
 )
 from fleet.handler import Handler
 from fleet.metrics.tally import LONG, QUICK, Histogram, registry_of
-from fleet.task import ClaimedTask, Errored, State
+from fleet.task import Errored, Settlement, State
 from fleet.worker.process import Worker
 
 OUTCOMES = ("succeeded", "failed", "retried", "released", "cancelled", "fenced")
 OPERATIONS = ("claim", "settle", "renew", "listen", "maintenance", "look back", "fetch", "drain", "close")
 NO_SQLSTATE = "none"  # the connection could not be made, or broke: the server said nothing
-_SETTLED = {State.SUCCEEDED: "succeeded", State.FAILED: "failed", State.CANCELLED: "cancelled"}
+_SUCCEEDED = State.SUCCEEDED  # nearly always: to look it up in its class takes longer than to count
 
 
 class WorkerMetrics(Collector):
@@ -44,7 +43,6 @@ class WorkerMetrics(Collector):
         self._errors: dict[tuple[str, str], int] = defaultdict(int)
         self._errors |= {(operation, NO_SQLSTATE): 0 for operation in OPERATIONS}
         self._steps: dict[type[Event], Callable[[Any], None]] = {
-            TaskEnded: self._on_ended,
             TaskSettled: self._on_settled,
             TaskFenced: self._on_fenced,
             TasksClaimed: self._on_claimed,
@@ -66,31 +64,34 @@ class WorkerMetrics(Collector):
         if step is not None:
             step(event)
 
-    def _on_ended(self, event: TaskEnded) -> None:
-        self._run[event.task.name].observe(event.seconds)
-
     def _on_settled(self, event: TaskSettled) -> None:
-        task, outcome = event.settlement
-        if event.state is State.QUEUED:
-            ended = "retried" if isinstance(outcome, Errored) else "released"
+        settlement, state = event
+        if state is _SUCCEEDED:
+            ended = "succeeded"
+        elif state is State.QUEUED:
+            ended = "retried" if isinstance(settlement.outcome, Errored) else "released"
         else:
-            ended = _SETTLED.get(event.state, "succeeded")
-        self._count(task, ended)
+            ended = state.value.lower()
+        self._count(settlement, ended)
 
     def _on_fenced(self, event: TaskFenced) -> None:
-        self._count(event.settlement.task, "fenced")
+        self._count(event.settlement, "fenced")
 
-    def _count(self, task: ClaimedTask, outcome: str) -> None:
+    def _count(self, settlement: Settlement, outcome: str) -> None:
+        task, _, seconds = settlement
         self._finished[task.queue, task.name, outcome] += 1
+        if seconds is not None:
+            self._run[task.name].observe(seconds)
 
     def _on_claimed(self, event: TasksClaimed) -> None:
         """Count them, and how long each had been due, both by the database's clock."""
         self._claim.observe(event.seconds)
-        seen = event.seen
+        claimed, wait, seen = self._claimed, self._wait, event.seen
         for task in event.tasks:
-            self._claimed[task.queue] += 1
+            queue = task.queue
+            claimed[queue] += 1
             if seen is not None:
-                self._wait[task.queue].observe(max(0.0, (seen - task.run_at).total_seconds()))
+                wait[queue].observe((seen - task.run_at).total_seconds())
 
     def _on_written(self, event: SettlementsWritten) -> None:
         self._settle.observe(event.seconds)

@@ -84,5 +84,5 @@ def _note(event: Event, ran: list[Ran]) -> None:
 
 
 def _ran(settlement: Settlement, state: State) -> Ran:
-    task, outcome = settlement
-    return Ran(task.id, task.name, task.attempt, state, outcome)
+    task = settlement.task
+    return Ran(task.id, task.name, task.attempt, state, settlement.outcome)

@@ -19,7 +19,7 @@ import anyio
 from fleet.config import Settings
 from fleet.context import Context, current_task
 from fleet.errors import InvalidResult
-from fleet.events import Events, TaskEnded, TaskStarted, TaskStuck
+from fleet.events import Events, TaskStarted, TaskStuck
 from fleet.faultpoint import faultpoint
 from fleet.handler import Handler, describe, encode_result
 from fleet.lease import Lease
@@ -45,6 +45,7 @@ class Execution:
     handler: Handler
     stop: Stop | None = None
     settled: bool = False  # told to the settler before the handler ended
+    seconds: float | None = None  # how long the handler ran, once it has ended
     runner: "asyncio.Task[Any] | None" = None  # set only while an async handler is being awaited
 
     def stopping(self) -> bool:
@@ -173,7 +174,7 @@ class Slots:
             finally:
                 self._running.remove(execution)
             if outcome is not None:
-                self._report(Settlement(task, outcome))
+                self._report(Settlement(task, outcome, execution.seconds))
             self.changed.set()
 
     async def _start(self, execution: Execution, runner: "asyncio.Task[Any]") -> Outcome | None:
@@ -191,7 +192,7 @@ class Slots:
         try:
             return await self._execute(execution, runner)
         finally:
-            self._events.emit(TaskEnded(execution.task, time.monotonic() - began))
+            execution.seconds = time.monotonic() - began
             if watch is not None:
                 watch.cancel()
 

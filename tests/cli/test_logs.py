@@ -34,7 +34,6 @@ EVENTS: list[tuple[Event, int]] = [
     (happened.LeaseLost(LEASE), logging.ERROR),
     (happened.TasksClaimed(3, 0.01), logging.DEBUG),
     (happened.TaskStarted(TASK), logging.DEBUG),
-    (happened.TaskEnded(TASK, 0.01), logging.DEBUG),
     (happened.SettlementsWritten(3, 0.01), logging.DEBUG),
     (happened.TaskSettled(Settlement(TASK, Succeeded(json.dumps(SECRET))), State.SUCCEEDED), logging.DEBUG),
     (happened.TaskSettled(Settlement(TASK, Released(SECRET)), State.QUEUED), logging.DEBUG),

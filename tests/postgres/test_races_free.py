@@ -228,7 +228,9 @@ class Fleet:
             while waiting:
                 answers = await write(connection, lease, waiting)
                 self.succeeded.update(
-                    task.id for task, _ in waiting if well and answers[task.id, task.attempt][0] is Verdict.SETTLED
+                    one.task.id
+                    for one in waiting
+                    if well and answers[one.task.id, one.task.attempt][0] is Verdict.SETTLED
                 )
                 waiting = [one for one in waiting if answers[one.task.id, one.task.attempt][0] is Verdict.BUSY]
 

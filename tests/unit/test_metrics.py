@@ -19,7 +19,6 @@ from fleet.events import (
     LeaseRenewed,
     RequestAnswered,
     SettlementsWritten,
-    TaskEnded,
     TaskFenced,
     TasksClaimed,
     TaskSettled,
@@ -118,12 +117,14 @@ def test_a_task_waits_from_when_it_was_due_by_the_database_s_clock(metrics: Metr
 
 def test_handlers_statements_and_errors_are_measured(metrics: Metrics) -> None:
     events, registry = metrics
-    events.emit(TaskEnded(task(), 0.5))
+    events.emit(TaskSettled(Settlement(task(), Succeeded("1"), 0.5), State.SUCCEEDED))
+    events.emit(TaskSettled(Settlement(task(), Released("drain")), State.QUEUED))  # it has not run
     events.emit(SettlementsWritten(9, 0.25))
     events.emit(LeaseRenewed(task().lease, 0.125))
     events.emit(DatabaseTrouble("claim", "shut down", "57P01"))
     events.emit(DatabaseTrouble("claim", "gone"))
     assert registry.get_sample_value("fleet_task_run_seconds_sum", {"task": "pay"}) == 0.5
+    assert registry.get_sample_value("fleet_task_run_seconds_count", {"task": "pay"}) == 1
     assert registry.get_sample_value("fleet_settle_seconds_sum") == 0.25
     assert registry.get_sample_value("fleet_heartbeat_seconds_sum") == 0.125
     for kind in ("57", "none"):
