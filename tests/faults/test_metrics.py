@@ -1,15 +1,11 @@
 """Metrics of real processes: a worker is killed, and the database, a scrape and Prometheus itself say the same of it."""
 
-import json
 import os
 import re
-import shutil
 import signal
 import socket
-import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -24,6 +20,7 @@ from fleet.metrics.fleet import FleetMetrics
 from fleet.postgres.database import Database
 from fleet.testing.replicas import Crew, replicas
 from tests.faults.held import again, app, nothing, once, stall
+from tests.faults.prometheus import prometheus
 from tests.http.running import Running
 from tests.support import eventually_sync
 
@@ -86,36 +83,6 @@ def hold_both(watcher: psycopg.Connection[Any]) -> tuple[UUID, int, int]:
             lease, repeatable, unrepeatable = both[0]
             return lease, repeatable, unrepeatable
     raise AssertionError("no worker holds both")
-
-
-@contextmanager
-def prometheus(folder: Path, addresses: list[str]) -> Iterator[str]:
-    """Run a Prometheus that scrapes these every second; skip where it is not installed."""
-    program = shutil.which("prometheus")
-    if program is None:
-        pytest.skip("NOT TESTED with a real Prometheus: there is no `prometheus` (Debian: apt install prometheus)")
-    targets = [address.removeprefix("http://") for address in addresses]
-    job = {"job_name": "fleet", "metrics_path": "/metrics/fleet", "static_configs": [{"targets": targets}]}
-    config = {"global": {"scrape_interval": "1s", "scrape_timeout": "1s"}, "scrape_configs": [job]}
-    (folder / "prometheus.yml").write_text(json.dumps(config))
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    with (folder / "prometheus.log").open("wb") as log:
-        running = subprocess.Popen(
-            [
-                program,
-                f"--config.file={folder / 'prometheus.yml'}",
-                f"--storage.tsdb.path={folder / 'data'}",
-                f"--web.listen-address=127.0.0.1:{port}",
-            ],
-            stdout=log,
-            stderr=log,
-        )
-    try:
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        running.kill()
-        running.wait()
 
 
 def raw(address: str, name: str, instance: str) -> list[float]:
