@@ -110,10 +110,10 @@ async def settle(world: World, actor: Actor, settlements: Sequence[Settlement]) 
 
 def _learn(world: World, actor: Actor, event: Event) -> None:
     match event:
-        case TaskSettled((task, outcome), state):
+        case TaskSettled((task, outcome, _), state):
             world.ledger.told.append(Told(task.id, task.attempt, task.lease.id, outcome, accepted=True))
             actor.says(f"{world.name(task.id)} is {state}")
-        case TaskFenced((task, outcome)):
+        case TaskFenced((task, outcome, _)):
             world.ledger.told.append(Told(task.id, task.attempt, task.lease.id, outcome, accepted=False))
             actor.says(f"{world.name(task.id)} attempt {task.attempt} is refused")
         case _:
