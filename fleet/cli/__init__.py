@@ -1,8 +1,10 @@
 """The command line: `fleet NOUN VERB`, one file for each noun. Nothing heavy is imported until a command runs."""
 
 import io
+import os
+import signal
 import sys
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -27,6 +29,7 @@ _COMMANDS = {
     "health": Target("fleet.cli.health:health", "Tell whether the fleet can work: a probe."),
     "completion": Target("fleet.cli.completion:completion", "Print the script that completes commands in a shell."),
 }
+_SIGNALLED = 128
 _EPILOG = """\b
 The database: --database-url, else FLEET_DATABASE_URL or the file that
 FLEET_DATABASE_URL_FILE names, else what the app itself names, else
@@ -41,6 +44,8 @@ class _Root(LazyGroup):
     """Turns what users can expect to happen into one sentence and an exit code, whatever command it comes from."""
 
     def invoke(self, ctx: click.Context) -> Any:
+        if os.getpid() == 1:  # of a container: the system lets nothing end it that it has not asked for itself
+            signal.signal(signal.SIGTERM, _end)
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="backslashreplace")  # a terminal without UTF-8 is no reason to fail
@@ -57,6 +62,11 @@ class _Root(LazyGroup):
             refusal = expected
         click.echo(f"Error: {refusal.message}", err=True)
         raise click.exceptions.Exit(refusal.code)
+
+
+def _end(number: int, frame: object) -> NoReturn:
+    """End as any other process would at this signal; who drains has another handler by then."""
+    sys.exit(_SIGNALLED + number)
 
 
 @click.group(cls=_Root, targets=_COMMANDS, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})

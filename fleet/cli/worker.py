@@ -71,7 +71,7 @@ def worker() -> None:
     help="Serve metrics and probes there; of several processes the second on the next port, and so on.",
 )
 @click.option("--metrics-fd", type=click.IntRange(3), hidden=True, help="A socket that listens already, in its place.")
-@click.option("--name", help="What the worker is called; default: worker-PID.")
+@click.option("--name", help="What the worker is called; default: worker-PID, in a container its host's name.")
 @log_options
 @database_option
 def run(

@@ -62,7 +62,7 @@ class Worker:
             raise ConfigurationError("a worker needs at least one task to run: declare one with @app.task")
         self.events = events or Events()
         self.queues = tuple(sorted(set(queues) or {handler.queue for handler in handlers.values()}))
-        self.name = name or f"worker-{os.getpid()}"
+        self.name = name or _own_name()
         self.stuck = False  # a handler cannot be ended: the process must exit without waiting for it
         self._database = database
         self._handlers = dict(handlers)
@@ -295,6 +295,12 @@ class Worker:
         """Who counts and reaps: the lease, or, between two, a name that nobody else has."""
         lease = self._keeper.lease
         return lease.id if lease is not None else self._between
+
+
+def _own_name() -> str:
+    """Return a name that tells workers apart: in a container, where every one is process 1, its host's."""
+    pid = os.getpid()
+    return socket.gethostname() if pid == 1 else f"worker-{pid}"
 
 
 def _interrupted(task: ClaimedTask) -> Released | Errored:
