@@ -3,6 +3,7 @@
 import json
 import os
 import socket
+from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -82,16 +83,16 @@ def _asked(probe: Probe, at: str) -> Check:
             connection.close()
     except (OSError, HTTPException) as error:
         return _check(probe, f"{at} does not answer: {error}", ok=False)
-    return _check(probe, f"{at} answers {answer.status}{_why(words)}", ok=answer.status == 200)
+    healthy = answer.status == HTTPStatus.OK
+    return _check(probe, f"{at} answers {answer.status}{'' if healthy else _why(words)}", ok=healthy)
 
 
 def _why(words: str) -> str:
-    """Return what a problem document says is wrong, if the answer is one."""
+    """Return what the answer says is wrong: each error of a problem document, or its first line."""
     try:
-        wrong = [each["detail"] for each in json.loads(words)["errors"]]
+        return ": " + "; ".join(each["detail"] for each in json.loads(words)["errors"])
     except (ValueError, LookupError, TypeError):
-        return ""
-    return ": " + "; ".join(wrong)
+        return f": {words.partition(chr(10))[0]}" if words else ""
 
 
 def _checks(database: "Database", *, worker: bool, host: str | None) -> list[Check]:

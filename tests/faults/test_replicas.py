@@ -2,9 +2,12 @@
 
 import pytest
 
+from fleet.demo.tasks import PACE, analyze, app
+from fleet.testing.pointed import Pointed
 from fleet.testing.replicas import replicas
 from tests.testing import bodies
 from tests.testing.bodies import APP, FLAGS, Start
+from tests.testing.rolling import rolled
 
 
 @pytest.fixture
@@ -26,3 +29,18 @@ def test_a_replica_cut_off_beyond_its_lease_is_refused(start: Start, database_ur
 
 def test_a_restarted_replica_works_under_a_new_lease(start: Start, database_url: str) -> None:
     bodies.restarted(start, database_url)
+
+
+@pytest.mark.fault("Deploy", "a rolling restart under load")
+def test_a_rolling_restart_loses_nothing_charges_nothing_and_never_pauses(database_url: str) -> None:
+    with (
+        Pointed(app, database_url),
+        replicas("fleet.demo:app", 3, database_url, environment={PACE: "0.1"}, ttl_seconds=6) as crew,
+    ):
+
+        def roll() -> None:
+            for index in range(len(crew)):
+                assert crew.drain(index) == 0
+                crew.restart(index)
+
+        rolled(database_url, lambda number: analyze.submit_sync(text=f"text {number}").id, roll, workers=3)
