@@ -1,4 +1,4 @@
-"""Write base/prometheus-rule.yaml out of deploy/prometheus/rules.yml: `python deploy/kubernetes/rules.py`. A test compares both."""
+"""Write base/prometheus-rule.yaml out of deploy/prometheus/rules.yml: `python deploy/kubernetes/rules.py`."""
 
 import sys
 from pathlib import Path

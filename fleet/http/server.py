@@ -1,6 +1,7 @@
 """The server: the only file that knows Starlette and uvicorn. It lets in, reads, asks the endpoint, and answers."""
 
 import asyncio
+import os
 import signal
 import socket
 import sys
@@ -37,6 +38,7 @@ from fleet.metrics.exposition import plain, render
 from fleet.metrics.fleet import FleetMetrics
 from fleet.metrics.http import HttpMetrics
 from fleet.worker.runner import spare_the_collector, supervisor_gone
+from fleet.worker.systemd import Systemd
 
 BODY_FACTOR = 4  # blank space and escapes make JSON from outside longer than what is stored
 _ALWAYS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
@@ -255,10 +257,13 @@ async def _serve(program: Starlette, listening: socket.socket, events: Events, p
         await supervisor_gone()
         end("its supervisor is gone")
 
+    systemd = Systemd(os.environ)
+    systemd.follow(events)
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with anyio.create_task_group() as group:
             group.start_soon(obey_signals, name="signals")
             group.start_soon(follow_supervisor, name="supervisor")
+            group.start_soon(systemd.feed, name="watchdog")
             host, port = listening.getsockname()[:2]
             events.emit(ApiListening(f"http://{f'[{host}]' if ':' in host else host}:{port}"))
             async with program.router.lifespan_context(program):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 import anyio
 
 from fleet.events import Event, LeaseGranted
+from fleet.worker.systemd import Systemd
 
 if TYPE_CHECKING:
     from fleet.worker.process import Worker
@@ -60,6 +61,8 @@ async def _serve(worker: "Worker") -> None:
     channel = _channel()
     if channel is not None:
         worker.events.subscribe(lambda event: _report_lease(channel, event))
+    systemd = Systemd(os.environ)
+    systemd.follow(worker.events)
     # The receiver comes first: a signal that is sent as soon as the lease can be seen drains, and does not kill.
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with worker, anyio.create_task_group() as group:
@@ -71,6 +74,7 @@ async def _serve(worker: "Worker") -> None:
                     worker.drain(f"received {signal.Signals(number).name}")
 
             group.start_soon(obey_signals, name="signals")
+            group.start_soon(systemd.feed, name="watchdog")
             if channel is not None:
                 group.start_soon(_follow_supervisor, channel, worker, name="supervisor")
             await worker.wait()

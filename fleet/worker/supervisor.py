@@ -22,6 +22,7 @@ from fleet.postgres.database import Database
 from fleet.retry import BackOff
 from fleet.worker.loop import back_off, trouble
 from fleet.worker.runner import SUPERVISOR_FD
+from fleet.worker.systemd import Systemd
 
 HOPELESS = (2, 4)  # exit codes that another start cannot mend: usage, and a schema that does not fit
 
@@ -69,8 +70,11 @@ class Supervisor:
 
     async def run(self) -> int:
         """Start the children, restart those that die, and drain them all at the first signal."""
+        systemd = Systemd(os.environ)
+        systemd.follow(self._events)
         async with anyio.create_task_group() as group:
             group.start_soon(self._obey_signals, name="signals")
+            group.start_soon(systemd.feed, name="watchdog")
             async with anyio.create_task_group() as children:
                 for command in self._commands:
                     children.start_soon(self._keep, command, name=command.name)
