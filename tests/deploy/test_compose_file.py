@@ -28,7 +28,7 @@ def services() -> dict[str, Any]:
 @pytest.mark.parametrize("program", COMPOSE, ids=["current", "of the system"])
 def test_it_is_read(program: str, tool: Callable[[str], str], tmp_path: Path) -> None:
     version = subprocess.run([tool(program), "version", "--short"], capture_output=True, text=True, check=True).stdout
-    command = [program, "-f", FILE, "--profile", "grafana", "config"]
+    command = [program, "-f", str(FILE), "--profile", "grafana", "config"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{version}: {done.stderr}"
     config = yaml.safe_load(done.stdout)

@@ -33,13 +33,13 @@ def test_systemd_takes_it(unit: Path, tool: Callable[[str], str], tmp_path: Path
     there = shutil.which("true")  # `verify` wants a program that is there
     copy = tmp_path / unit.name.replace("@.", "@1.")
     copy.write_text(unit.read_text().replace(program, str(there)))
-    done = subprocess.run([tool("systemd-analyze"), "verify", copy], capture_output=True, text=True, check=False)
+    done = subprocess.run([tool("systemd-analyze"), "verify", str(copy)], capture_output=True, text=True, check=False)
     assert (done.returncode, [line for line in done.stderr.splitlines() if "fleet" in line]) == (0, []), done.stderr
 
 
 @each_unit
 def test_it_may_do_little(unit: Path, tool: Callable[[str], str]) -> None:
-    command = [tool("systemd-analyze"), "security", "--offline=true", f"--threshold={EXPOSURE_MAX}", unit]
+    command = [tool("systemd-analyze"), "security", "--offline=true", f"--threshold={EXPOSURE_MAX}", str(unit)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 

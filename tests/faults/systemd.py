@@ -37,7 +37,7 @@ class Manager:
 
     def read(self) -> list[Told]:
         """Read all that has come in by now, and return it."""
-        new = []
+        new: list[Told] = []
         while True:
             try:
                 data, ancillary, _, _ = self._socket.recvmsg(4096, socket.CMSG_SPACE(_CREDENTIALS.size))
