@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
 from typing import TYPE_CHECKING, Any, Literal
@@ -34,7 +33,6 @@ _COLUMNS: Columns = {
 
 @click.command()
 @click.option("--worker", is_flag=True, help="Also demand that a worker with a good lease is there.")
-@click.option("--here", is_flag=True, help="With --worker: on this very host, or in this container.")
 @click.option("--live", "probe", flag_value="live", help="Ask a process over HTTP whether it is alive instead.")
 @click.option(
     "--ready", "probe", flag_value="ready", help="Ask a process over HTTP whether it can do its work instead."
@@ -42,9 +40,7 @@ _COLUMNS: Columns = {
 @click.option("--at", metavar="HOST:PORT", help="Of that process. Default: the port of FLEET_METRICS on this host.")
 @output_option
 @database_option
-def health(
-    *, worker: bool, here: bool, probe: Probe | None, at: str | None, output: str, database_url: str | None
-) -> None:
+def health(*, worker: bool, probe: Probe | None, at: str | None, output: str, database_url: str | None) -> None:
     """Tell whether the database answers and its schema fits: exit code 0 if so, else 1.
 
     With --live or --ready the database is not asked, but one process: the API, or a worker that serves its metrics.
@@ -52,9 +48,7 @@ def health(
     if probe is not None:
         checks = [_asked(probe, at or _own_address())]
     else:
-        checks = _checks(
-            open_database(database_url), worker=worker or here, host=socket.gethostname() if here else None
-        )
+        checks = _checks(open_database(database_url), worker=worker)
     healthy = all(check["ok"] for check in checks)
     if output == "json":
         print_json({"healthy": healthy, "checks": checks})
@@ -95,13 +89,13 @@ def _why(words: str) -> str:
         return f": {words.partition(chr(10))[0]}" if words else ""
 
 
-def _checks(database: "Database", *, worker: bool, host: str | None) -> list[Check]:
+def _checks(database: "Database", *, worker: bool) -> list[Check]:
     """Check one thing after another, up to the first that fails."""
     from fleet.postgres import inspect, migrate
 
     try:
         revision = migrate.check(database)
-        workers = ask(database, inspect.live_workers(host))[0]["workers"] if worker else 0
+        workers = ask(database, inspect.live_workers())[0]["workers"] if worker else 0
     except SchemaMismatch as error:
         return [_check("database", "answers"), _check("schema", str(error), ok=False)]
     except Exception as error:
@@ -111,8 +105,7 @@ def _checks(database: "Database", *, worker: bool, host: str | None) -> list[Che
         return [_check("database", refusal.message, ok=False)]
     checks = [_check("database", "answers"), _check("schema", f"revision {revision}")]
     if worker:
-        where = f" on {host}" if host else ""
-        checks.append(_check("worker", f"{workers} with a good lease{where}", ok=workers > 0))
+        checks.append(_check("worker", f"{workers} with a good lease", ok=workers > 0))
     return checks
 
 

@@ -122,12 +122,11 @@ def workers(
     return select(*columns).where(and_(True, *conditions)).order_by(lease.c.id.desc()).limit(limit)
 
 
-def live_workers(host: str | None = None) -> Select[Any]:
-    """Select the number of leases that may claim now, of all hosts or of one."""
-    good = select(func.count().label("workers")).where(
+def live_workers() -> Select[Any]:
+    """Select the number of leases that may claim now."""
+    return select(func.count().label("workers")).where(
         lease.c.state == "LIVE", lease.c.expires_at > func.clock_timestamp()
     )
-    return good if host is None else good.where(lease.c.host == host)
 
 
 def queues() -> Select[Any]:

@@ -39,14 +39,6 @@ async def test_what_is_wrong_is_said(anywhere: Command, empty_url: str) -> None:
     assert outcome.lines[2][:2] == ["schema", "no"]
 
 
-async def test_here_counts_no_worker_of_another_host(fleet: Command, connection: AsyncConnection) -> None:
-    await support.new_lease(connection)
-    assert (await fleet("health", "--worker")).code == 0
-    assert (await fleet("health", "--here")).code == 1
-    await connection.execute("UPDATE fleet.lease SET host = %s", (socket.gethostname(),))
-    assert (await fleet("health", "--here")).code == 0
-
-
 async def test_a_process_is_asked_over_http(
     anywhere: Command, database_url: str, tmp_path: Path, connection: AsyncConnection
 ) -> None:
