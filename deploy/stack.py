@@ -1,6 +1,7 @@
 """The fleet of compose.yaml on this machine: `python deploy/stack.py up|roll|down`. Needs the standard library alone.
 
-COMPOSE_PROJECT_NAME, COMPOSE_FILE and the variables of compose.yaml are obeyed; FLEET_IMAGE names an image of your own.
+COMPOSE_PROJECT_NAME, COMPOSE_FILE and the variables of compose.yaml are obeyed, from the environment or deploy/.env;
+FLEET_IMAGE names an image of your own.
 """
 
 import json
@@ -32,6 +33,7 @@ def main(arguments: Sequence[str]) -> int:
     if len(arguments) != 1 or arguments[0] not in commands:
         say(f"usage: stack.py {'|'.join(commands)}")
         return 2
+    read_variables(DEPLOY / ".env")
     os.environ.setdefault("COMPOSE_PROJECT_NAME", "fleet")
     os.environ.setdefault("COMPOSE_FILE", str(DEPLOY / "compose.yaml"))
     os.environ.setdefault("FLEET_SECRETS", str(DEPLOY / "secrets"))
@@ -54,6 +56,7 @@ def up() -> None:
     if "FLEET_IMAGE" not in os.environ:
         build_image("fleet")
     os.environ.setdefault("PROMETHEUS_IMAGE", prometheus_image())
+    say("Starting …")
     run([*compose, "up", "-d"])
     wait_until_healthy(compose)
     say_where(folder)
@@ -74,6 +77,14 @@ def roll() -> None:
 def down() -> None:
     """End everything. The data stays in its volumes."""
     run([*find_compose(), "--profile", "grafana", "down"])
+
+
+def read_variables(path: Path) -> None:
+    """Take the lines NAME=VALUE of a file, if it is there, for what the environment does not say."""
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        name, equals, value = line.partition("=")
+        if equals and not name.startswith("#"):
+            os.environ.setdefault(name.strip(), value.strip())
 
 
 def find_compose() -> list[str]:
@@ -131,9 +142,10 @@ def prometheus_image() -> str:
 
 def containers(compose: Sequence[str], *services: str) -> list[dict[str, Any]]:
     """Return what the engine knows about the containers of these services, or of all, in the order of their names."""
-    ids = run([*compose, "ps", "-q", *services]).split()
+    ids = run([*compose, "ps", "-a", "-q", *services]).split()
     found: list[dict[str, Any]] = json.loads(run(["docker", "inspect", *ids])) if ids else []
-    return sorted(found, key=lambda each: str(each["Name"]))
+    kept = [each for each in found if each["Config"]["Labels"].get("com.docker.compose.oneoff") != "True"]
+    return sorted(kept, key=lambda each: str(each["Name"]))
 
 
 def wait_until_healthy(compose: Sequence[str]) -> None:

@@ -145,6 +145,7 @@ FAULTS: dict[str, tuple[str, ...]] = {
         "SIGTERM twice",
         "SIGTERM with the database down",
         "a worker is started and stopped every two seconds",
+        "a rolling restart under load",
         "the previous release on the new schema",
         "a migration while workers run",
         "two migrators at once",

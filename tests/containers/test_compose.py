@@ -134,7 +134,7 @@ def test_nobody_gets_in_without_the_token(stack: Stack) -> None:
     assert answer.status_code == 401
 
 
-@pytest.mark.fault("Deploy", "a rolling restart under load, in containers")
+@pytest.mark.fault("Deploy", "a rolling restart under load")
 def test_a_rolling_restart_loses_nothing_charges_nothing_and_never_pauses(stack: Stack) -> None:
     with stack.client() as client:
         rolled(stack.url, lambda number: submit(client, number), lambda: stack.do("roll"), workers=3)

@@ -43,7 +43,6 @@ async def test_a_worker_is_ready_with_its_lease_feeds_the_watchdog_and_tells_its
     assert await worker.ended() == 0
 
 
-@pytest.mark.fault("Database", "systemd's watchdog during an outage")
 async def test_the_watchdog_is_fed_while_the_database_is_away(systemd: Manager, crew: Crew, database_url: str) -> None:
     with Proxy(database_url) as proxy:
         worker = crew.start(ttl="2s", database_url=proxy.url)
@@ -55,7 +54,6 @@ async def test_the_watchdog_is_fed_while_the_database_is_away(systemd: Manager, 
         assert worker.popen.poll() is None
 
 
-@pytest.mark.fault("Stall", "systemd's watchdog while the event loop is blocked")
 async def test_the_watchdog_starves_while_the_event_loop_stands_still(
     systemd: Manager, crew: Crew, stage: Stage, watcher: AsyncConnection
 ) -> None:
