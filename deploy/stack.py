@@ -68,10 +68,20 @@ def roll() -> None:
     workers = containers(compose, "worker")
     for number, worker in enumerate(workers, start=1):
         say(f"Replacing worker {number} of {len(workers)} …")
-        run(["docker", "stop", worker["Id"]])  # SIGTERM, and the service's stop_grace_period
-        run(["docker", "rm", worker["Id"]])
+        stop(worker)
         run([*compose, "up", "-d", "--no-deps", "--no-recreate", "worker"])
         wait_until_healthy(compose)
+
+
+def stop(worker: dict[str, Any]) -> None:
+    """Drain one worker and remove it. Raises Unfit where it had to be killed, so that the others go on working."""
+    began = time.monotonic()
+    run(["docker", "stop", worker["Id"]])  # SIGTERM, and the service's stop_grace_period
+    (state,) = json.loads(run(["docker", "inspect", "--format", "[{{json .State}}]", worker["Id"]]))
+    if state["ExitCode"] != 0:
+        name, seconds = worker["Name"].lstrip("/"), time.monotonic() - began
+        raise Unfit(f"{name} did not drain: it ended with {state['ExitCode']} after {seconds:.0f} s; see its log")
+    run(["docker", "rm", worker["Id"]])
 
 
 def down() -> None:

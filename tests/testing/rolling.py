@@ -20,6 +20,7 @@ BURNT = """
      WHERE state <> 'SUCCEEDED' OR failures > 0 OR losses > 0
         OR attempt <> 1 + (SELECT count(*) FROM fleet.attempt WHERE task_id = id AND outcome = 'released')
 """
+LEASES = "SELECT state, worker, host, granted_at, renewed_at, expires_at FROM fleet.lease WHERE id = ANY(%s)"
 GAPS = """
     SELECT max(gap_done), max(gap_submitted)
       FROM (SELECT finished_at - lag(finished_at) OVER (ORDER BY finished_at) AS gap_done,
@@ -78,8 +79,8 @@ def rolled(url: str, submit: Callable[[int], UUID], roll: Callable[[], None], wo
         (done,) = database.execute("SELECT array_agg(id) FROM fleet.task").fetchone() or ([],)
         assert set(accepted) <= set(done)
         assert database.execute(BURNT.encode()).fetchall() == []
-        states = database.execute("SELECT state FROM fleet.lease WHERE id = ANY(%s)", (list(before),)).fetchall()
-        assert states == [("RELEASED",)] * workers
+        leases = database.execute(LEASES.encode(), (list(before),)).fetchall()
+        assert [state for state, *_ in leases] == ["RELEASED"] * workers, leases
         gap, gap_of_load = database.execute(GAPS.encode(), (accepted,)).fetchone() or (None, None)
         print(f"{len(accepted)} tasks; longest pause of completions {gap}, of submissions {gap_of_load}")
         assert gap < GAP_MAX + gap_of_load
