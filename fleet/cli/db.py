@@ -1,12 +1,17 @@
-"""`fleet db`: create, check and print the schema."""
+"""`fleet db`: create, check and print the schema, and who may do what in it."""
 
+import re
+from collections.abc import Callable
 from contextlib import suppress
+from typing import Any, TypeVar
 
 import click
 
 from fleet.cli.options import database_option, output_option
 from fleet.cli.output import print_json, say
 from fleet.cli.session import open_database
+
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 @click.group()
@@ -46,6 +51,37 @@ def sql() -> None:
     from fleet.postgres import migrate
 
     click.echo(migrate.statements(), nl=False)
+
+
+def _role_option(role: str, words: str) -> Callable[[Command], Command]:
+    default = f"fleet_{role}"
+    return click.option(
+        f"--{role}", callback=_role_name, metavar="NAME", default=default, show_default=True, help=words
+    )
+
+
+def _role_name(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_-]{0,62}", value):
+        raise click.BadParameter("a role's name has up to 63 letters, digits, _ and -, and begins with a letter or _")
+    return value
+
+
+@db.command()
+@_role_option("owner", "Owns everything in the schema; nobody logs in as it.")
+@_role_option("migrator", "Runs `fleet db upgrade`.")
+@_role_option("worker", "Runs tasks, and submits them.")
+@_role_option("api", "Submits, cancels and judges tasks, pauses queues.")
+@_role_option("reader", "Looks on, but not at arguments and results.")
+def grants(**names: str) -> None:
+    """Print the SQL that makes a role for each job and gives it what it needs. Runs nothing, needs no database.
+
+    An administrator runs it in the fleet's database, before the first `fleet db upgrade` and after every one.
+    """
+    from fleet.postgres.grants import Role, statements
+
+    if len(set(names.values())) < len(names):
+        raise click.UsageError("each role needs a name of its own")
+    click.echo(statements({Role(role): name for role, name in names.items()}), nl=False)
 
 
 def _print_revision(revision: str, output: str) -> None:

@@ -22,6 +22,14 @@ PAUSE_SECONDS_MAX = 5.0
 LOCK_TIMEOUT_MS = 2000
 MIGRATOR = 0x666C656574  # "fleet", as the number of an advisory lock
 
+# What a migrator makes belongs to whom the schema belongs to, so that any other migrator may change it later.
+ACT_AS_OWNER = """
+SELECT set_config('role', pg_get_userbyid(nspowner), true)
+FROM pg_namespace
+WHERE nspname = 'fleet'
+  AND pg_has_role(nspowner, CASE WHEN current_setting('server_version_num')::int < 160000 THEN 'MEMBER' ELSE 'SET' END)
+"""
+
 
 def upgrade(database: Database) -> None:
     """Migrate to the newest schema. Does nothing where it is there already; safe to run from many places at once.
@@ -33,7 +41,9 @@ def upgrade(database: Database) -> None:
             with database.engine("migrate", bounded=False).begin() as connection:
                 connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": MIGRATOR})
                 connection.execute(text(f"SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}"))
-                connection.execute(text("CREATE SCHEMA IF NOT EXISTS fleet"))
+                connection.execute(text(ACT_AS_OWNER))
+                if connection.scalar(text("SELECT to_regnamespace('fleet')")) is None:
+                    connection.execute(text("CREATE SCHEMA fleet"))
                 command.upgrade(_config(connection), "head")
         except OperationalError as error:
             if getattr(error.orig, "sqlstate", None) != "55P03" or tried == TRIES:

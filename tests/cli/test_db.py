@@ -32,3 +32,20 @@ async def test_sql_needs_no_database_and_makes_the_schema(anywhere: Command, emp
     with psycopg.connect(empty_url, autocommit=True) as connection:
         connection.execute(printed.out.encode())
     assert (await anywhere("db", "check", "--database-url", empty_url)).code == 0
+
+
+async def test_grants_needs_no_database_and_names_the_roles_as_it_is_told(anywhere: Command) -> None:
+    printed = await anywhere("db", "grants", "--worker", "runners")
+    assert (printed.code, printed.err) == (0, "")
+    assert 'TO "runners"' in printed.out
+    assert "fleet_worker" not in printed.out
+    for role in ("fleet_owner", "fleet_migrator", "fleet_api", "fleet_reader"):
+        assert f'"{role}"' in printed.out
+
+
+@pytest.mark.parametrize(
+    "names", [("--worker", "a b"), ("--worker", 'x"; --'), ("--api", ""), ("--api", "fleet_worker")]
+)
+async def test_grants_refuses_what_cannot_name_five_roles(anywhere: Command, names: tuple[str, str]) -> None:
+    outcome = await anywhere("db", "grants", *names)
+    assert (outcome.code, outcome.out) == (2, "")
