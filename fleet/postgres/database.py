@@ -3,12 +3,13 @@
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import ExecStatus
+from psycopg.rows import class_row
 from sqlalchemy import Engine, create_engine
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
@@ -18,6 +19,7 @@ from fleet.errors import ConfigurationError, DatabaseBusy, DatabaseFull, Databas
 from fleet.postgres.patience import Patience
 
 Row = tuple[Any, ...]
+T = TypeVar("T")
 
 # connection exceptions, refused log-ins, no such database, too many connections, shutting down or starting up
 _NO_CONNECTION = ("08", "28", "3D", "53300", "57P")
@@ -94,6 +96,12 @@ def run_sync(connection: Connection, statement: Statement, **parameters: Any) ->
 def _has_rows(cursor: psycopg.Cursor[Row] | psycopg.AsyncCursor[Row]) -> bool:
     """Tell whether the statement answers rows, were it none. `description` would say so, but builds all columns."""
     return cursor.pgresult is not None and cursor.pgresult.status == ExecStatus.TUPLES_OK
+
+
+def rows_of(connection: Connection, statement: Statement, kind: type[T], **parameters: Any) -> list[T]:
+    """Run one statement and return its rows, each as a value of `kind`, whose fields are the columns."""
+    with connection.cursor(row_factory=class_row(kind)) as cursor:
+        return cursor.execute(statement.native, parameters).fetchall()
 
 
 def array(values: Iterable[object]) -> str:

@@ -4,16 +4,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeVar
 from uuid import uuid4
 
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
-from psycopg.rows import class_row
 
-from fleet.postgres.database import Connection, Database, Statement
-
-T = TypeVar("T")
+from fleet.postgres.database import Connection, Database, Statement, rows_of
 
 COUNT_MAX = 10_000  # rows are counted so far and no further
 ROUND_TRIPS = 5
@@ -37,6 +33,14 @@ SELECT relname::text
 FROM pg_class
 WHERE relnamespace = to_regnamespace('fleet') AND relkind = 'r' AND relpersistence <> 'p'
 ORDER BY relname
+""")
+
+# The state of standbys is empty for those who may not see it; the rows are there.
+STANDBYS = Statement("""
+SELECT current_setting('synchronous_standby_names') AS awaited,
+  (SELECT count(*) FROM pg_stat_replication) AS number,
+  (SELECT count(*) FROM pg_stat_replication WHERE sync_state IN ('sync', 'quorum')) AS synchronous,
+  pg_has_role('pg_read_all_stats', 'USAGE') AS shown
 """)
 
 # The columns of other roles' sessions are empty for those who may not see them; the rows are there.
@@ -63,6 +67,16 @@ FROM reserved
 CROSS JOIN pg_database
 CROSS JOIN pg_roles
 WHERE pg_database.datname = current_database() AND pg_roles.rolname = session_user
+""")
+
+# Whoever was started last is of the version that is meant.
+WORKERS = Statement("""
+SELECT version, count(*)::int AS number, (array_agg(id::text ORDER BY granted_at))[1:10] AS leases
+FROM fleet.lease
+WHERE state = 'LIVE' AND expires_at > clock_timestamp()
+GROUP BY version
+ORDER BY max(granted_at) DESC
+LIMIT 100
 """)
 
 # A lease that has just expired waits for a reaper's own look at it, which takes a TTL.
@@ -117,37 +131,6 @@ LEFT JOIN fleet.queue ON queue.name = due.name
 LIMIT :count_max::int
 """)
 
-MAY_WATCH = Statement("""
-SELECT pg_has_role('pg_read_all_stats', 'USAGE')
-""")
-
-# A session of autovacuum holds back nobody. A standby with feedback has a snapshot here and no transaction.
-HOLDERS = Statement("""
-SELECT CASE WHEN datid IS NULL THEN 'standby' ELSE 'session' END AS kind,
-  pid::text AS name,
-  extract(epoch FROM clock_timestamp() - xact_start)::float8 AS seconds,
-  greatest(age(backend_xmin), age(backend_xid)) AS transactions
-FROM pg_stat_activity
-WHERE (datname = current_database() OR datid IS NULL)
-  AND pid <> pg_backend_pid()
-  AND backend_type <> 'autovacuum worker'
-  AND (xact_start IS NOT NULL OR backend_xmin IS NOT NULL)
-UNION ALL
-SELECT 'prepared transaction', gid, extract(epoch FROM clock_timestamp() - prepared)::float8, age(transaction)
-FROM pg_prepared_xacts
-WHERE database = current_database()
-UNION ALL
-SELECT CASE WHEN active THEN 'replication slot in use' ELSE 'replication slot' END, slot_name::text, NULL, age(xmin)
-FROM pg_replication_slots
-WHERE xmin IS NOT NULL
-ORDER BY seconds DESC NULLS LAST, transactions DESC NULLS LAST
-LIMIT 10
-""")
-
-
-class MayNotWatch(Exception):
-    """The role is not shown what the sessions of others do."""
-
 
 @dataclass(frozen=True, slots=True)
 class RoundTrip:
@@ -199,6 +182,16 @@ class Isolation:
 
 
 @dataclass(frozen=True, slots=True)
+class Standbys:
+    """Standbys that stream now, which of them are waited for, and the names of those that should be. `shown`: to us."""
+
+    awaited: str
+    number: int
+    synchronous: int
+    shown: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Session:
     role: str
     asked: dict[str, str]
@@ -231,6 +224,15 @@ class Connections:
 
 
 @dataclass(frozen=True, slots=True)
+class Workers:
+    """The live workers of one version; `leases` are the ids of some of them, the oldest first."""
+
+    version: str
+    number: int
+    leases: list[str]
+
+
+@dataclass(frozen=True, slots=True)
 class Leases:
     overdue: int
     forgotten: int
@@ -247,16 +249,6 @@ class WaitingQueue:
     served: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Holder:
-    """What keeps old versions of rows: `seconds` is None where only the number of transactions since is known."""
-
-    kind: str
-    name: str
-    seconds: float | None
-    transactions: int | None
-
-
 @contextmanager
 def visit(database: Database, clock: Callable[[], float] = time.time) -> Iterator[Site]:
     """Open a session, on a standby too, and time some round trips. Raises psycopg.OperationalError."""
@@ -267,12 +259,16 @@ def visit(database: Database, clock: Callable[[], float] = time.time) -> Iterato
 
 
 def server(site: Site) -> Server:
-    return _rows(site.connection, SERVER, Server)[0]
+    return rows_of(site.connection, SERVER, Server)[0]
 
 
 def settings(connection: Connection, *names: str) -> list[Setting]:
     """Return settings by name, in alphabetic order."""
-    return _rows(connection, SETTINGS, Setting, names=[name.lower() for name in names])
+    return rows_of(connection, SETTINGS, Setting, names=[name.lower() for name in names])
+
+
+def standbys(site: Site) -> Standbys:
+    return rows_of(site.connection, STANDBYS, Standbys)[0]
 
 
 def unlogged(site: Site) -> list[str]:
@@ -293,6 +289,12 @@ def session(site: Site) -> Session:
     return Session(found[0].role, asked, {each.name.lower(): each.value for each in found})
 
 
+def limits(site: Site, *names: str) -> list[Setting]:
+    """Return settings as sessions have them that ask for no time-outs."""
+    with _connect(site.database, bounded=False) as unbounded:
+        return settings(unbounded, *names)
+
+
 def notification(site: Site) -> float | None:
     """Return the seconds that a notification took from another session to this one; None where it did not come."""
     channel = f"fleet_doctor_{uuid4().hex}"
@@ -306,11 +308,16 @@ def notification(site: Site) -> float | None:
 
 
 def connections(site: Site) -> Connections:
-    return _rows(site.connection, CONNECTIONS, Connections)[0]
+    return rows_of(site.connection, CONNECTIONS, Connections)[0]
+
+
+def workers(site: Site) -> list[Workers]:
+    """Return the versions of live workers, first the one that was started last."""
+    return rows_of(site.connection, WORKERS, Workers)
 
 
 def leases(site: Site) -> Leases:
-    return _rows(site.connection, LEASES, Leases)[0]
+    return rows_of(site.connection, LEASES, Leases)[0]
 
 
 def dead_letters(site: Site) -> int:
@@ -320,19 +327,11 @@ def dead_letters(site: Site) -> int:
 
 
 def queues(site: Site) -> list[WaitingQueue]:
-    return _rows(site.connection, QUEUES, WaitingQueue, count_max=COUNT_MAX)
+    return rows_of(site.connection, QUEUES, WaitingQueue, count_max=COUNT_MAX)
 
 
-def holders(site: Site) -> list[Holder]:
-    """Return what holds back vacuum here, the oldest first. Raises MayNotWatch."""
-    row = site.connection.execute(MAY_WATCH.native).fetchone()
-    if not (row and row[0]):
-        raise MayNotWatch
-    return _rows(site.connection, HOLDERS, Holder)
-
-
-def _connect(database: Database, *, asking: bool = True) -> Connection:
-    conninfo = make_conninfo(database.conninfo("doctor", asking=asking), target_session_attrs="any")
+def _connect(database: Database, *, bounded: bool = True, asking: bool = True) -> Connection:
+    conninfo = make_conninfo(database.conninfo("doctor", bounded=bounded, asking=asking), target_session_attrs="any")
     # Without prepared statements: a pooler that does not know them is no reason to find nothing else.
     return Connection.connect(conninfo, autocommit=True, prepare_threshold=None)
 
@@ -341,8 +340,3 @@ def _round_trip(connection: Connection, clock: Callable[[], float]) -> RoundTrip
     sent = clock()
     row = connection.execute("SELECT extract(epoch FROM clock_timestamp())::float8").fetchone()
     return RoundTrip(sent, clock(), row[0] if row else 0.0)
-
-
-def _rows(connection: Connection, question: Statement, kind: type[T], **values: object) -> list[T]:
-    with connection.cursor(row_factory=class_row(kind)) as cursor:
-        return cursor.execute(question.native, values).fetchall()

@@ -217,6 +217,13 @@ def grants_of(rights: Iterable[Right], role: str) -> list[str]:
     return [f"GRANT {', '.join(map(str, found))} ON fleet.{table} TO {name(role)}" for table, found in by_table]
 
 
+def distinctive(job: Role) -> frozenset[Right]:
+    """Return the rights that only this job needs: who holds one of them is meant to do it."""
+    others = frozenset[Right]().union(*(needs for role, needs in NEEDS.items() if role is not job))
+    wholly = {(right.table, right.privilege) for right in others if not right.columns}
+    return frozenset(right for right in NEEDS[job] - others if right[:2] not in wholly)
+
+
 def held(connection: Connection) -> tuple[bool, frozenset[Right]]:
     """Return whether the session's role may enter the schema, and what it holds of all that any job needs."""
     rights = sorted(frozenset[Right]().union(*NEEDS.values()))

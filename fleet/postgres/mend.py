@@ -3,7 +3,7 @@
 from psycopg import sql
 
 _QUESTIONS = "GRANT USAGE ON SCHEMA fleet TO {role}; GRANT SELECT ON ALL TABLES IN SCHEMA fleet TO {role}"
-_STATISTICS = "GRANT pg_monitor TO {role}"
+_STATISTICS = "GRANT pg_read_all_stats TO {role}"
 
 
 def let_read(role: str) -> str:
@@ -30,6 +30,11 @@ def setting(name: str, wanted: str, *, source: str, database: str, role: str) ->
         case "default" | "configuration file":
             return f"ALTER SYSTEM SET {name} = {_text(wanted)}; SELECT pg_reload_conf()"
     return None
+
+
+def no_standbys() -> str:
+    """Let commits wait for no standby."""
+    return "ALTER SYSTEM SET synchronous_standby_names = ''; SELECT pg_reload_conf()"
 
 
 def session(role: str, missing: dict[str, str]) -> str:
@@ -62,6 +67,52 @@ def hold(kind: str, name: str) -> str | None:
         case "replication slot":
             return f"SELECT pg_drop_replication_slot({_text(name)})"
     return None
+
+
+def part(kind: str, table: str, name: str, wanted: str, *, missing: bool) -> str | None:
+    """Make a part of the schema as the migrations made it; None for a whole table, whose rows are gone too."""
+    alter, what = f"ALTER TABLE fleet.{_name(table)}", _name(name)
+    statement = None
+    match kind:
+        case "column" | "not null" | "default":
+            statement = f"{alter} {_column(kind, what, wanted, missing=missing)}"
+        case "option":
+            statement = f"{alter} SET ({name} = {wanted})"
+        case "constraint":
+            drop = "" if missing else f"DROP CONSTRAINT {what}, "
+            statement = f"{alter} {drop}ADD CONSTRAINT {what} {wanted}"
+        case "index":
+            drop = "" if missing else f"DROP INDEX CONCURRENTLY fleet.{what}; "
+            statement = drop + wanted.replace("INDEX", "INDEX CONCURRENTLY", 1)
+        case "function":
+            statement = wanted.strip()
+        case "trigger":
+            statement = wanted.replace("CREATE", "CREATE OR REPLACE", 1)
+    return statement
+
+
+def _column(kind: str, what: str, wanted: str, *, missing: bool) -> str:
+    match kind:
+        case "column" if missing:
+            return f"ADD COLUMN {what} {wanted}"
+        case "column":
+            return f"ALTER COLUMN {what} TYPE {wanted} USING {what}::{wanted}"
+        case "not null":
+            return f"ALTER COLUMN {what} {'SET' if wanted else 'DROP'} NOT NULL"
+    if "IDENTITY" in wanted:
+        return f"ALTER COLUMN {what} ADD {wanted}"
+    return f"ALTER COLUMN {what} {f'SET DEFAULT {wanted}' if wanted else 'DROP DEFAULT'}"
+
+
+def keep_small(table: str, *, enabled: bool) -> str:
+    """Let autovacuum come to a table again, and do now what it did not."""
+    reset = "" if enabled else f"ALTER TABLE fleet.{_name(table)} RESET (autovacuum_enabled); "
+    return f"{reset}VACUUM (ANALYZE) fleet.{_name(table)}"
+
+
+def enter(role: str) -> str:
+    """Let a role into the schema."""
+    return f"GRANT USAGE ON SCHEMA fleet TO {_name(role)}"
 
 
 def _name(identifier: str) -> str:
