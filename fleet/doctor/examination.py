@@ -50,6 +50,10 @@ def _setting(site: ask.Site, name: str) -> ask.Setting:
     return ask.settings(site.connection, name)[0]
 
 
+def _limits(site: ask.Site) -> tuple[list[ask.Setting], dict[str, str]]:
+    return ask.limits(site, *server.LIMITS_MIN), site.database.session()
+
+
 def _shape(site: ask.Site) -> shape.Shape | SchemaMismatch:
     revision = _revision(site.database)
     return revision if isinstance(revision, SchemaMismatch) else shape.found(site.connection)
@@ -69,7 +73,7 @@ CHECKS: list[Check[Any]] = [
         "pooler", lambda site: (pooled.way(site.database), site.database.settings.prepared_statements), server.pooler
     ),
     Check("session", ask.session, server.session),
-    Check("time-outs", lambda site: ask.limits(site, *server.LIMITS_MIN), server.time_outs),
+    Check("time-outs", _limits, server.time_outs),
     Check("isolation", ask.isolation, server.isolation),
     Check("notifications", ask.notification, server.notifications),
     Check("connections", ask.connections, server.connections),

@@ -102,10 +102,16 @@ def pooler(facts: tuple[pooled.Way, bool]) -> Opinion:
     return Opinion(Verdict.PROBLEM, f"{evidence}; {words}", "export FLEET_PREPARED_STATEMENTS=off")
 
 
-def time_outs(facts: list[ask.Setting]) -> Opinion:
-    short = [each for each in facts if 0 < int(each.value) < LIMITS_MIN[each.name][0] * 1000]
+def time_outs(facts: tuple[list[ask.Setting], dict[str, str]]) -> Opinion:
+    """Judge what sessions have that ask for nothing. What a worker asks for may be the role's: a pooler forgets asking."""
+    found, asked = facts
+    short = [
+        each
+        for each in found
+        if 0 < int(each.value) < LIMITS_MIN[each.name][0] * 1000 and each.value != asked.get(each.name)
+    ]
     if not short:
-        return Opinion(Verdict.OK, ", ".join(f"{each.name} = {each.value} ms" for each in facts))
+        return Opinion(Verdict.OK, ", ".join(f"{each.name} = {each.value} ms" for each in found))
     evidence = "; ".join(f"{each.name} = {each.value} ms ({where(each)}): {LIMITS_MIN[each.name][1]}" for each in short)
     return Opinion(Verdict.WARNING, evidence, together(undo(each, "0") for each in short))
 

@@ -20,7 +20,7 @@ from fleet.doctor import examination, server, tables, work
 from fleet.postgres import examine, upkeep
 from fleet.postgres.database import AsyncConnection, Database
 from tests import support
-from tests.cli.conftest import Command, run_sql
+from tests.cli.conftest import ROOT, Command, run_sql
 from tests.cli.pooler import pooler
 from tests.cli.test_dead import fail
 from tests.cli.test_processes import read_all, start, terminal
@@ -258,7 +258,7 @@ async def test_an_old_transaction_is_found_and_ended(
 ) -> None:
     with psycopg.connect(sound_url) as old:
         old.execute("SELECT txid_current()")
-        assert f"session {old.info.backend_pid}, 0 s old" in (await examine_all())["vacuum"]["evidence"]
+        assert re.search(rf"session {old.info.backend_pid}, \d+ s old", (await examine_all())["vacuum"]["evidence"])
         monkeypatch.setattr(tables, "OLD_SECONDS", 0.0)
         found = (await examine_all())["vacuum"]
         assert (found["verdict"], found["mend"]) == ("warning", f"SELECT pg_terminate_backend({old.info.backend_pid})")
@@ -365,3 +365,23 @@ async def test_a_statement_that_takes_too_long_is_unknown(
         findings = await asyncio.wait_for(examine_all(), 20)
     assert (findings["leases"]["verdict"], findings["vacuum"]["verdict"]) == ("unknown", "ok")
     assert "lock timeout" in findings["leases"]["evidence"]
+
+
+def test_the_guide_tells_of_every_check_in_order() -> None:
+    guide = (ROOT / "docs" / "guides" / "doctor.md").read_text(encoding="utf-8")
+    (table,) = re.findall(r"\| check \|.*?\n\n", guide, re.DOTALL)
+    assert re.findall(r"^\| ([a-z -]+) \|", table, re.MULTILINE)[1:] == [check.name for check in doctor.CHECKS]
+
+
+async def test_a_finding_that_is_accepted_is_shown_and_does_not_count(
+    anywhere: Command, connection: AsyncConnection, database_url: str, sound_url: str
+) -> None:
+    run_sql(sound_url, "ALTER DATABASE sound SET synchronous_commit = off")
+    where = ("doctor", "--database-url", sound_url)
+    assert (await anywhere(*where)).code == (await anywhere(*where, "--accept", "tables")).code == 1
+    accepted = await anywhere(*where, "--accept", "durability", "-o", "json")
+    assert (accepted.code, accepted.json["healthy"]) == (0, True)
+    assert [each["check"] for each in accepted.json["findings"] if each["verdict"] == "problem"] == ["durability"]
+    unknown = await anywhere(*where, "--accept", "durabilty")
+    assert (unknown.code, unknown.out) == (2, "")
+    assert "there is no check 'durabilty'; there are: reach, " in unknown.err
