@@ -44,6 +44,7 @@ _COLUMNS: Columns = {
     "ID": "id",
     "WORKER": "worker",
     "HOST": "host",
+    "VERSION": "version",
     "STATE": "state",
     "RUNNING": lambda row: f"{row['running']}/{row['slots']}",
     "QUEUES": "queues",

@@ -22,6 +22,7 @@ async def test_list_shows_who_works_and_until_when(fleet: Command, connection: A
         "ID": str(lease.id),
         "WORKER": "adder",
         "HOST": "host",
+        "VERSION": "test",
         "STATE": "LIVE",
         "RUNNING": "1/8",
         "QUEUES": "default, sums",
