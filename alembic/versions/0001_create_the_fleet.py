@@ -138,6 +138,24 @@ CREATE TABLE fleet.audit (
 );
 """
 
+# Who may use the HTTP API. A secret is never here, only its SHA-256.
+API_TOKEN = """
+CREATE TABLE fleet.api_token (
+  id uuid PRIMARY KEY,
+  name text NOT NULL,
+  hash bytea NOT NULL UNIQUE,
+  scopes text[] NOT NULL,
+  created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+  last_used_at timestamptz,
+  expires_at timestamptz,
+  revoked_at timestamptz,
+  CONSTRAINT api_token_hash CHECK (length(hash) = 32),
+  CONSTRAINT api_token_scopes CHECK (scopes <@ ARRAY['read', 'submit', 'operate'] AND cardinality(scopes) > 0)
+);
+
+CREATE UNIQUE INDEX api_token_name ON fleet.api_token (name) WHERE revoked_at IS NULL;
+"""
+
 # A notification is a hint, and NOTIFY takes one lock for the whole database at commit: so it is sent only where a worker
 # of that queue says that it sleeps. A snapshot that may be older than that worker's word (REPEATABLE READ, SERIALIZABLE)
 # cannot see it and always notifies. Tasks due within 10 s (the longest poll interval) are announced too.
@@ -175,5 +193,5 @@ FOR EACH STATEMENT EXECUTE FUNCTION fleet.wake();
 
 
 def upgrade() -> None:
-    for part in (TASK, LEASE, REST, WAKE):
+    for part in (TASK, LEASE, REST, API_TOKEN, WAKE):
         op.execute(part)

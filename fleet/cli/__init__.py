@@ -22,6 +22,7 @@ _COMMANDS = {
     "task": Target("fleet.cli.task:task", "Submit, list, show and cancel tasks."),
     "dead": Target("fleet.cli.dead:dead", "Judge dead letters: tasks that failed for good."),
     "queue": Target("fleet.cli.queue:queue", "List, pause and resume queues."),
+    "token": Target("fleet.cli.token:token", "Make, list and revoke tokens for the HTTP API."),
     "db": Target("fleet.cli.db:db", "Create and check the schema in the database."),
     "doctor": Target("fleet.cli.doctor:doctor", "Examine the database, and say what mends each finding."),
     "verify": Target("fleet.cli.verify:verify", "Judge a run that was written down, or audit the database."),

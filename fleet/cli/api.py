@@ -28,6 +28,7 @@ def api() -> None:
 @click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="0: any that is free.")
 @click.option("--fd", type=click.IntRange(3), hidden=True, help="A socket that listens already, in place of both.")
 @click.option("--allow-host", "hosts", multiple=True, metavar="NAME", help="Answer to this Host, too; * is any.")
+@click.option("--stored-tokens", is_flag=True, help="Ask for a token that `fleet token create` made.")
 @click.option("--allow-unknown", is_flag=True, help="Take tasks and queues that this app does not have.")
 @log_options
 @database_option
@@ -38,6 +39,7 @@ def run(
     port: int,
     fd: int | None,
     hosts: Sequence[str],
+    stored_tokens: bool,
     allow_unknown: bool,
     log: str | None,
     log_level: str,
@@ -45,8 +47,9 @@ def run(
 ) -> None:
     """Serve the tasks of MODULE:APP (default: FLEET_APP) over HTTP until a signal, which lets running requests end.
 
-    Whoever can reach the address must show the token of FLEET_API_TOKEN, or of the file that FLEET_API_TOKEN_FILE
-    names, as `Authorization: Bearer TOKEN`. Only on a loopback address may there be none.
+    Whoever can reach the address must show a token as `Authorization: Bearer TOKEN`: the one of FLEET_API_TOKEN, or of
+    the file that FLEET_API_TOKEN_FILE names, which may do everything, or one of `fleet token create`, which may do what
+    its scopes say. Only on a loopback address none is asked for, unless there is FLEET_API_TOKEN or --stored-tokens.
     """
     from fleet import logs
     from fleet.events import Events
@@ -57,7 +60,8 @@ def run(
     fleet = load_app(app)
     database = open_app(fleet, database_url)
     with listen(host, port) if fd is None else socket.socket(fileno=fd) as listening:
-        guard = guard_for(listening.getsockname()[0], secret(os.environ, "FLEET_API_TOKEN"), hosts)
+        token = secret(os.environ, "FLEET_API_TOKEN")
+        guard = guard_for(listening.getsockname()[0], token, hosts, stored_tokens=stored_tokens)
         migrate.check(database)
         events = Events()
         logs.configure(log, log_level)

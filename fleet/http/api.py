@@ -11,7 +11,6 @@ from fleet.postgres import migrate
 from fleet.postgres.database import AsyncConnection
 
 T = TypeVar("T")
-ACTOR = "http"  # who did it, in the history of what was done
 _READERS_MAX = 4
 
 

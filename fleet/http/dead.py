@@ -6,7 +6,8 @@ from uuid import UUID
 from pydantic import AwareDatetime, ConfigDict, Field, model_validator
 from sqlalchemy import Select
 
-from fleet.http.api import ACTOR, Api
+from fleet.http.api import Api
+from fleet.http.callers import Caller
 from fleet.http.view import Given, Page, Paged, Text, View, only, page
 from fleet.postgres import dead_letter, inspect
 from fleet.postgres.dead_letter import Judge
@@ -95,17 +96,17 @@ async def list_(api: Api, query: DeadFilter) -> Page[DeadLetter]:
     return Page[DeadLetter](**page(DeadLetter, await api.ask(question), query.limit))
 
 
-async def requeue(api: Api, body: Verdict) -> Judged:
+async def requeue(api: Api, caller: Caller, body: Verdict) -> Judged:
     """Have dead letters run again, with fresh budgets. Whoever does this says that running them again is right."""
-    return await _judge(api, body, dead_letter.requeue)
+    return await _judge(api, caller, body, dead_letter.requeue)
 
 
-async def discard(api: Api, body: Verdict) -> Judged:
+async def discard(api: Api, caller: Caller, body: Verdict) -> Judged:
     """Lay dead letters aside: they stay FAILED, are no dead letters any more, and are pruned in time."""
-    return await _judge(api, body, dead_letter.discard)
+    return await _judge(api, caller, body, dead_letter.discard)
 
 
-async def _judge(api: Api, body: Verdict, judge: Judge) -> Judged:
+async def _judge(api: Api, caller: Caller, body: Verdict, judge: Judge) -> Judged:
     found = {row["id"]: row["attempt"] for row in await api.ask(_which(body))}
     named = {each.id: each.attempt for each in body.seen or ()}
     dead = dict(list(found.items())[:BULK_MAX])
@@ -113,7 +114,7 @@ async def _judge(api: Api, body: Verdict, judge: Judge) -> Judged:
         dead = {task_id: attempt for task_id, attempt in named.items() if found.get(task_id) == attempt}
     judged = list(dead)
     if not body.preview:
-        judged = await api.act(lambda connection: dead_letter.in_batches(connection, judge, dead, ACTOR))
+        judged = await api.act(lambda connection: dead_letter.in_batches(connection, judge, dead, caller.name))
     done = set(judged)
     return Judged(
         matched=len(dead),

@@ -1,6 +1,5 @@
-"""Who is let in: the right host, no page of another site, and, unless only this machine can ask, the right token."""
+"""What is let in: the right host, no page of another site, and, unless only this machine can ask, none without a token."""
 
-import hmac
 import ipaddress
 import re
 from collections.abc import Collection, Mapping
@@ -18,13 +17,16 @@ _TOKEN = re.compile(rf"[!-~]{{{TOKEN_MIN},}}")
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """`token`: None lets everybody in. `hosts`: the names, without port, that a request may call us by; `*` is any.
+    """`hosts`: the names, without port, that a request may call us by; `*` is any.
 
-    The host is looked at because of DNS rebinding: a page of any site could otherwise talk to a server on loopback.
+    `token` has all scopes; `stored_tokens`: those in the database are asked for where there is none. With neither of them
+    everybody is let in. The host is looked at because of DNS rebinding: a page of any site could otherwise talk to a
+    server on loopback.
     """
 
     token: str | None
     hosts: frozenset[str] = frozenset({ANY})
+    stored_tokens: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "hosts", frozenset(map(str.lower, self.hosts)))
@@ -34,34 +36,33 @@ class Guard:
                 "what `python3 -c 'import secrets; print(secrets.token_urlsafe(32))'` prints"
             )
 
-    def admit(self, headers: Mapping[str, str], *, open_to_all: bool) -> None:
-        """Raise Problem where this request must not be answered. `open_to_all`: it needs no token."""
+    @property
+    def asks(self) -> bool:
+        """Whether a token is asked for."""
+        return self.stored_tokens or self.token is not None
+
+    def admit(self, headers: Mapping[str, str]) -> None:
+        """Raise Problem where a request comes from where none is answered. Its token is not looked at here."""
         host = headers.get("host", "")
         if ANY not in self.hosts and _name(host) not in self.hosts:
             raise Problem(421, "wrong_host", f"This server is not called {host!r}; see --allow-host.")
         origin = headers.get("origin")
         if origin is not None and _site(origin) != host.lower():
             raise Problem(403, "wrong_origin", "Pages of other sites may not ask here.")
-        if self.token is not None and not open_to_all:
-            scheme, _, given = headers.get("authorization", "").partition(" ")
-            if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), self.token.encode()):
-                detail = (
-                    "Send the header `Authorization: Bearer TOKEN`, with the token that this server was started with."
-                )
-                raise Problem(401, "no_token", detail, headers={"WWW-Authenticate": "Bearer"})
 
 
-def guard_for(address: str, token: str | None, hosts: Collection[str]) -> Guard:
+def guard_for(address: str, token: str | None, hosts: Collection[str], *, stored_tokens: bool = False) -> Guard:
     """Return the guard of a server on this address. Raises ConfigurationError rather than be open to the network."""
     if not is_loopback(address):
-        if token is None:
+        if token is None and not stored_tokens:
             raise ConfigurationError(
                 f"{address} can be reached from other machines, and no token was given: set FLEET_API_TOKEN, or "
-                "FLEET_API_TOKEN_FILE to a file that holds it, or listen on 127.0.0.1"
+                "FLEET_API_TOKEN_FILE to a file that holds it, or ask for those of `fleet token create` by --stored-tokens, "
+                "or listen on 127.0.0.1"
             )
-        return Guard(token, frozenset(hosts or {ANY}))
+        return Guard(token, frozenset(hosts or {ANY}), stored_tokens)
     ours = f"[{address}]" if ":" in address else address
-    return Guard(token, LOOPBACK_NAMES | {ours, *hosts})
+    return Guard(token, LOOPBACK_NAMES | {ours, *hosts}, stored_tokens)
 
 
 def is_loopback(address: str) -> bool:

@@ -19,6 +19,7 @@ Json = dict[str, Any]
 _REFERENCE = "#/components/schemas/{model}"
 _PLACES = {"path": "path", "query": "query", "headers": "header"}
 _STORABLE = "^[^\\u0000]*$"  # PostgreSQL's text holds every character but this
+_BEARER = "What `fleet token create` prints; each operation names the scope that it must have."
 _ANYWHERE = (403, 421, 422, 500, 503)
 _WITH_BODY = (400, 408, 413, 415)
 
@@ -40,8 +41,9 @@ def document(routes: Sequence[Route], orders: Orders, *, guarded: bool) -> bytes
         "components": {"schemas": schemas.components},
     }
     if guarded:
-        described["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-        described["security"] = [{"token": []}]
+        described["components"]["securitySchemes"] = {
+            "token": {"type": "http", "scheme": "bearer", "description": _BEARER}
+        }
     return json.dumps(described).encode()
 
 
@@ -56,13 +58,13 @@ def _operation(route: Route, schemas: "_Schemas", *, guarded: bool) -> Json:
         "summary": route.summary,
         "tags": [route.path.split("/")[1]],
         "parameters": schemas.parameters(route),
-        "responses": _responses(route, schemas, guarded=guarded and not route.open_to_all),
+        "responses": _responses(route, schemas, guarded=guarded and route.scope is not None),
     }
     if "body" in route.takes:
         content = {"application/json": {"schema": schemas.of(route, "body")}}
         described["requestBody"] = {"required": True, "content": content}
-    if guarded and route.open_to_all:
-        described["security"] = []
+    if guarded:
+        described["security"] = [] if route.scope is None else [{"token": [route.scope]}]
     return described
 
 

@@ -28,6 +28,7 @@ from fleet.errors import (
 )
 from fleet.http.view import View
 from fleet.postgres.database import full_of
+from fleet.tokens import Scope
 
 MEDIA_TYPE = "application/problem+json"
 SOON = {"Retry-After": "1"}
@@ -61,6 +62,7 @@ class ProblemDocument(View):
     detail: str = Field(description="What happened and what to do next, for people.")
     errors: list[Wrong] | None = Field(default=None, description="Everything that is wrong with the request.")
     task_id: UUID | None = Field(default=None, description="The task that the idempotency key belongs to.")
+    scope: Scope | None = Field(default=None, description="What the token must be allowed, and is not.")
 
 
 class Problem(Exception):
@@ -75,6 +77,7 @@ class Problem(Exception):
         errors: Sequence[Wrong] = (),
         headers: Mapping[str, str] | None = None,
         task_id: UUID | None = None,
+        scope: Scope | None = None,
     ) -> None:
         super().__init__(detail)
         self.status = status
@@ -86,6 +89,7 @@ class Problem(Exception):
             detail=detail,
             errors=list(errors) or None,
             task_id=task_id,
+            scope=scope,
         )
 
     def body(self) -> bytes:

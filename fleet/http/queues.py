@@ -2,7 +2,8 @@
 
 from pydantic import Field
 
-from fleet.http.api import ACTOR, Api
+from fleet.http.api import Api
+from fleet.http.callers import Caller
 from fleet.http.view import Given, Text, View
 from fleet.postgres import inspect, queue
 from fleet.postgres.inspect import QUEUED_MAX
@@ -42,13 +43,13 @@ async def list_(api: Api) -> Queues:
     return Queues(items=[QueueView.of(row) for row in await api.ask(inspect.queues())])
 
 
-async def pause(api: Api, path: QueuePath) -> Switched:
+async def pause(api: Api, caller: Caller, path: QueuePath) -> Switched:
     """Let nobody start tasks of this queue. What runs goes on."""
-    changed = await api.act(lambda connection: queue.pause(connection, path.name, ACTOR))
+    changed = await api.act(lambda connection: queue.pause(connection, path.name, caller.name))
     return Switched(name=path.name, paused=True, changed=changed)
 
 
-async def resume(api: Api, path: QueuePath) -> Switched:
+async def resume(api: Api, caller: Caller, path: QueuePath) -> Switched:
     """Let tasks of this queue be started again."""
-    changed = await api.act(lambda connection: queue.resume(connection, path.name, ACTOR))
+    changed = await api.act(lambda connection: queue.resume(connection, path.name, caller.name))
     return Switched(name=path.name, paused=False, changed=changed)

@@ -24,10 +24,12 @@ from starlette.responses import Response
 from starlette.routing import Route as StarletteRoute
 from starlette.types import Message, Receive, Scope, Send
 
+from fleet import tokens
 from fleet.app import Fleet
 from fleet.events import ApiListening, DrainStarted, Events, RequestAnswered, RequestBroken
 from fleet.http import problem, request
 from fleet.http.api import Api
+from fleet.http.callers import Callers
 from fleet.http.guard import ANY, Guard
 from fleet.http.openapi import document, mounted
 from fleet.http.order import Order, Orders
@@ -50,16 +52,20 @@ def asgi(
     *,
     token: str | None,
     hosts: Iterable[str] = (ANY,),
+    stored_tokens: bool = False,
     allow_unknown: bool = False,
     events: Events | None = None,
 ) -> Starlette:
     """Return the API of an app as an ASGI program, to be served alone or mounted in another.
 
-    `token` is what clients must send as `Authorization: Bearer …`; None lets everybody in: then the program around it
-    must decide who may ask. `hosts` are the names that a request may call the server by, without port; default: any.
+    `token` is what clients must send as `Authorization: Bearer …`, or one that `fleet token create` has made;
+    `stored_tokens` asks for the latter where `token` is None. Without both everybody is let in: then the program around
+    it must decide who may ask. `hosts` are the names that a request may call the server by, without port; default: any.
     `allow_unknown` takes tasks and queues that this app does not have, for other apps' workers.
     """
-    return _asgi(app, Guard(token, frozenset(hosts)), allow_unknown=allow_unknown, events=events or Events())
+    return _asgi(
+        app, Guard(token, frozenset(hosts), stored_tokens), allow_unknown=allow_unknown, events=events or Events()
+    )
 
 
 def serve(app: Fleet, guard: Guard, listening: socket.socket, events: Events, *, allow_unknown: bool) -> None:
@@ -72,14 +78,16 @@ def serve(app: Fleet, guard: Guard, listening: socket.socket, events: Events, *,
 
 def _asgi(app: Fleet, guard: Guard, *, allow_unknown: bool, events: Events) -> Starlette:
     api, orders = Api(app), Orders(app, allow_unknown=allow_unknown)
-    answering = _Answering(api, guard, orders, events)
+    callers = Callers(api, guard.token, asked=guard.asks)
+    answering = _Answering(api, guard, callers, orders, events)
     by_path: dict[str, dict[str, Route]] = defaultdict(dict)
     for route in ROUTES:
         by_path[route.path][route.method] = route
-    described = document(ROUTES, orders, guarded=guard.token is not None)
+    described = document(ROUTES, orders, guarded=guard.asks)
 
     async def describe(request: Request) -> Response:
-        guard.admit(request.headers, open_to_all=False)
+        guard.admit(request.headers)
+        await callers.admit(request.headers, tokens.Scope.READ)
         body = mounted(described, request.scope.get("root_path", ""))
         return Response(body, media_type="application/json", headers=_ALWAYS)
 
@@ -127,9 +135,10 @@ def _starlette(path: str, answering: "_Answering", methods: Mapping[str, Route])
 class _Answering:
     """Answers requests, each by its route."""
 
-    def __init__(self, api: Api, guard: Guard, orders: Orders, events: Events) -> None:
+    def __init__(self, api: Api, guard: Guard, callers: Callers, orders: Orders, events: Events) -> None:
         self._api = api
         self._guard = guard
+        self._callers = callers
         self._orders = orders
         self._events = events
         settings = api.app.settings
@@ -140,8 +149,10 @@ class _Answering:
     async def answer(self, route: Route, request: Request) -> Response:
         began = time.monotonic()
         try:
-            self._guard.admit(request.headers, open_to_all=route.open_to_all)
-            view = await route.endpoint(self._api, **await self._parts(route, request))
+            self._guard.admit(request.headers)
+            caller = await self._callers.admit(request.headers, route.scope)
+            named = {"caller": caller} if route.names_caller else {}
+            view = await route.endpoint(self._api, **named, **await self._parts(route, request))
             headers = _ALWAYS | view.headers(request.scope.get("root_path", ""))
             body = view.model_dump_json(exclude_unset=True, indent=2) + "\n"  # people read it, too
             response = Response(body, route.status, headers, "application/json")

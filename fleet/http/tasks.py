@@ -6,7 +6,8 @@ from uuid import UUID
 from pydantic import AwareDatetime, Field, StringConstraints
 
 from fleet.errors import NotFound
-from fleet.http.api import ACTOR, Api
+from fleet.http.api import Api
+from fleet.http.callers import Caller
 from fleet.http.order import Order, submission
 from fleet.http.problem import Problem
 from fleet.http.view import Given, Page, Paged, Text, View, page
@@ -148,9 +149,9 @@ async def list_(api: Api, query: TaskFilter) -> Page[TaskSummary]:
     return Page[TaskSummary](**page(TaskSummary, await api.ask(question), query.limit))
 
 
-async def cancel_one(api: Api, path: TaskPath) -> Cancelled:
+async def cancel_one(api: Api, caller: Caller, path: TaskPath) -> Cancelled:
     """Cancel a task: at once before it starts; the worker of a running one is asked to stop it."""
-    answer = await api.act(lambda connection: cancel(connection, [path.id], ACTOR))
+    answer = await api.act(lambda connection: cancel(connection, [path.id], caller.name))
     if path.id not in answer:
         raise NotFound(f"there is no task {path.id}; it was never committed, or it was pruned")
     state, changed = answer[path.id]

@@ -14,7 +14,7 @@ from sqlalchemy import (
     Text,
     text,
 )
-from sqlalchemy.dialects.postgresql import ARRAY, JSONB, TIMESTAMP, UUID
+from sqlalchemy.dialects.postgresql import ARRAY, BYTEA, JSONB, TIMESTAMP, UUID
 
 metadata = MetaData(schema="fleet")
 _moment = TIMESTAMP(timezone=True)
@@ -131,4 +131,17 @@ audit = Table(
     Column("action", Text, nullable=False),
     Column("subject", Text, nullable=False),
     Column("detail", Text),
+)
+
+api_token = Table(
+    "api_token",
+    metadata,
+    Column("id", UUID, primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("hash", BYTEA, nullable=False, unique=True),  # SHA-256 of the secret, which is nowhere
+    Column("scopes", ARRAY(Text), nullable=False),
+    Column("created_at", _moment, nullable=False, server_default=_now),
+    Column("last_used_at", _moment),  # to the minute
+    Column("expires_at", _moment),
+    Column("revoked_at", _moment),
 )

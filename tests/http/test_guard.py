@@ -126,13 +126,13 @@ def test_an_address_that_others_can_reach_needs_a_token(address: str) -> None:
     assert not is_loopback(address)
     with pytest.raises(ConfigurationError, match="FLEET_API_TOKEN"):
         guard_for(address, None, [])
-    guard_for(address, TOKEN, []).admit({"host": "any"}, open_to_all=True)
+    guard_for(address, TOKEN, []).admit({"host": "any"})
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.8.9.1", "::1", "::ffff:127.0.0.1"])
 def test_a_loopback_address_needs_none_and_is_answered_to(address: str) -> None:
     host = f"[{address}]:80" if ":" in address else f"{address}:80"
-    guard_for(address, None, []).admit({"host": host}, open_to_all=False)
+    guard_for(address, None, []).admit({"host": host})
 
 
 def run(*arguments: str, **environment: str | None) -> Result:

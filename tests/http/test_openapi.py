@@ -15,6 +15,7 @@ from fleet.http.order import Orders
 from fleet.http.routes import ROUTES, Route
 from fleet.http.server import asgi
 from fleet.http.view import Given, View
+from fleet.tokens import Scope
 from tests.http.conftest import client_of
 from tests.http.steps import problem
 
@@ -109,7 +110,7 @@ async def test_a_new_entry_in_the_table_is_served_and_documented(app: Fleet, mon
         return Sum(total=(body.a + body.b) * query.factor)
 
     monkeypatch.setitem(total.__globals__, "Sum", Sum)
-    extra = Route("PUT", "/sums", total, problems=(409,))
+    extra = Route("PUT", "/sums", total, Scope.OPERATE, problems=(409,))
     monkeypatch.setattr(server, "ROUTES", (*ROUTES, extra))
     async with client_of(asgi(app, token=TOKEN)) as api:
         unknown = await api.put("/sums", json={"a": 1, "b": 2})
@@ -134,7 +135,8 @@ async def test_a_new_entry_in_the_table_is_served_and_documented(app: Fleet, mon
 async def test_the_document_says_that_a_token_is_needed_only_where_one_is(app: Fleet, api: httpx.AsyncClient) -> None:
     assert "security" not in (await api.get("/openapi.json")).json()
     told = described(app, guarded=True)
-    assert told["security"] == [{"token": []}]
-    assert {path for path, methods in told["paths"].items() if methods.get("get", {}).get("security") == []} == {
-        "/livez", "/readyz",
-    }  # fmt: skip
+    assert told["paths"]["/tasks"]["get"]["security"] == [{"token": ["read"]}]
+    assert told["paths"]["/tasks"]["post"]["security"] == [{"token": ["submit"]}]
+    assert told["paths"]["/dead/requeue"]["post"]["security"] == [{"token": ["operate"]}]
+    operations = [(path, operation) for path, methods in told["paths"].items() for operation in methods.values()]
+    assert {path for path, operation in operations if operation["security"] == []} == {"/livez", "/readyz"}
