@@ -12,7 +12,7 @@ from uuid_utils.compat import uuid7
 
 from fleet import __version__
 from fleet.client import Client, Seconds, TaskRef, as_duration
-from fleet.config import Settings, database_url
+from fleet.config import Settings, database_url, listen_url
 from fleet.context import Context
 from fleet.errors import ConfigurationError, InvalidArguments
 from fleet.events import Events
@@ -171,7 +171,7 @@ class Fleet:
                 raise ConfigurationError(
                     "no database was named: set FLEET_DATABASE_URL=postgresql://user@host/database, or give Fleet(…) one"
                 )
-            self._database = Database(url, self.settings)
+            self._database = Database(url, self.settings, listen_url=listen_url(os.environ))
         return self._database
 
     def use(self, database: Database, settings: Settings) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fleet.errors import ConfigurationError
+from fleet.redaction import redacted
 
 FROM_TTL = timedelta(microseconds=-1)
 POLL_MAX = timedelta(seconds=10)  # the wake-up trigger announces tasks that are due within this time
@@ -168,6 +169,11 @@ def database_url(environ: Mapping[str, str], given: str | None = None, otherwise
     return "" if named else None
 
 
+def listen_url(environ: Mapping[str, str]) -> str | None:
+    """Return FLEET_LISTEN_URL, or what its file holds: a way to the same database that notifications take, too."""
+    return secret(environ, "FLEET_LISTEN_URL")
+
+
 def secret(environ: Mapping[str, str], variable: str) -> str | None:
     """Return what the variable holds, else what the file holds that `VARIABLE_FILE` names; None where neither is set."""
     value = environ.get(variable)
@@ -177,7 +183,9 @@ def secret(environ: Mapping[str, str], variable: str) -> str | None:
     try:
         value = Path(path).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{variable}_FILE names {path}, which cannot be read: {error}") from None
+        why = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
+        words = f"{variable}_FILE names {redacted(path)}, which cannot be read: {why}"
+        raise ConfigurationError(words) from None
     if not value:
         raise ConfigurationError(f"{variable}_FILE names {path}, which is empty")
     return value

@@ -22,25 +22,13 @@ from fleet import events as happened
 from fleet.context import current_task
 from fleet.events import Event, Events
 from fleet.payload import clean_text
+from fleet.redaction import redacted
 from fleet.task import Cancelled, ClaimedTask, Errored, FailureCode, Released, Settlement, State, Succeeded
 
 _LOGGER = logging.getLogger("fleet")
 _TEXT_BYTES = 64 * 1024
 _TYPE = re.compile(r"[A-Za-z_][\w.]*(?=:|\s|$)")
 _LOGFMT = LogfmtRenderer()
-
-# Where it cannot be told how far a password goes, too much is hidden rather than too little.
-_PASSWORD = re.compile(
-    r"""
-    ( :// [^\s:/?\#\[]* : )                     # scheme://user:
-    (?: [^\s/?\#]*                              # what stands before the last @ of the authority,
-      | (?! \d* [/?\#] )                        # or, where that is no port with a path, before the first @:
-        (?: (?! :// ) [^\s@] )* ) (?=@)         #   SQLAlchemy takes a password with a bare / in it
-    | ( password [ ]* = [ ]* )                  # of libpq, and PGPASSWORD=, ?password=, sslpassword=
-      (?: '(?: \\. | [^'\\\n] )*' | (?: \\. | \S )+ )
-    """,
-    re.VERBOSE | re.IGNORECASE,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +194,7 @@ def _formatter(form: str | None, *, colors: bool) -> ProcessorFormatter:
         )
         last = [_escaped, renderer, _indented]
     return ProcessorFormatter(
-        processors=[_entry, StackInfoRenderer(["logging"]), format_exc_info, _without_passwords, *last]
+        processors=[_entry, StackInfoRenderer(["logging"]), format_exc_info, _without_secrets, *last]
     )
 
 
@@ -227,15 +215,15 @@ def _entry(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
     return event
 
 
-def _without_passwords(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+def _without_secrets(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
     return {name: _plain(value) for name, value in event.items()}
 
 
 def _plain(value: Any) -> Any:
-    """Return what JSON knows, with the passwords in its texts hidden."""
+    """Return what JSON knows, with the secrets in its texts hidden."""
     match value:
         case str():
-            return _PASSWORD.sub(r"\1\2***", value)
+            return redacted(value)
         case None | bool() | int() | float():
             return value
         case dict():

@@ -1,6 +1,6 @@
 """A task's states, the outcomes of an attempt, and the fence that every settling write must match."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import NamedTuple
@@ -57,11 +57,19 @@ class ClaimedTask(NamedTuple):
     args: str | None
     lease: Lease
 
+    def __repr__(self) -> str:
+        """Leave out the arguments, which no log may show."""
+        return f"<attempt {self.attempt} of task {self.id} {self.name!r}>"
+
 
 class Succeeded(NamedTuple):
     """The handler returned. `result` is JSON text."""
 
     result: str
+
+    def __repr__(self) -> str:
+        """Leave out the result, which no log may show."""
+        return "Succeeded()"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +77,7 @@ class Errored:
     """The attempt ended badly: try again after `delay`, or, where that is None, never."""
 
     code: FailureCode
-    reason: str
+    reason: str = field(repr=False)  # may quote what the task was given
     delay: timedelta | None
 
 
@@ -77,14 +85,14 @@ class Errored:
 class Released:
     """The attempt is handed back at no cost: the task keeps its place in line."""
 
-    reason: str
+    reason: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
     """The handler was stopped because somebody cancelled the task."""
 
-    reason: str
+    reason: str = field(repr=False)
 
 
 Outcome = Succeeded | Errored | Released | Cancelled

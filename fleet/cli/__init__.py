@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import click
 
 from fleet import __version__
-from fleet.cli.failures import ExitCode, Refused, refused
+from fleet.cli.failures import ExitCode, Refused, refused, tell_defect
 from fleet.cli.lazy import LazyGroup, Target
 
 __all__ = ["main"]
@@ -59,6 +59,7 @@ class _Root(LazyGroup):
         except Exception as error:
             expected = refused(error)
             if expected is None:
+                sys.excepthook = tell_defect
                 raise
             refusal = expected
         click.echo(f"Error: {refusal.message}", err=True)

@@ -1,7 +1,11 @@
 """What a command ends with when it cannot do what it was asked: one sentence and an exit code. The only place for both."""
 
+import traceback
 from enum import IntEnum
+from types import TracebackType
 from typing import TYPE_CHECKING
+
+import click
 
 from fleet.errors import (
     ConfigurationError,
@@ -13,6 +17,7 @@ from fleet.errors import (
     SchemaMismatch,
 )
 from fleet.payload import clean_text
+from fleet.redaction import redacted
 
 if TYPE_CHECKING:
     import psycopg
@@ -46,7 +51,7 @@ class Refused(Exception):
     """The end of a command: a sentence for stderr, made fit for a terminal, and the exit code."""
 
     def __init__(self, message: str, code: ExitCode) -> None:
-        self.message = clean_text(message, _MESSAGE_BYTES)
+        self.message = redacted(clean_text(message, _MESSAGE_BYTES))
         super().__init__(self.message)
         self.code = code
 
@@ -60,6 +65,11 @@ def refused(error: BaseException) -> Refused | None:
     if isinstance(error, UnicodeEncodeError):
         return Refused("an argument is not valid UTF-8", ExitCode.USAGE)
     return _of_database(error)
+
+
+def tell_defect(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Print the traceback of a defect, as Python does, but without secrets."""
+    click.echo(redacted("".join(traceback.format_exception(kind, error, trace))), err=True, nl=False)
 
 
 def _code(error: FleetError) -> ExitCode:

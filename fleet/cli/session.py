@@ -8,8 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fleet.cli.failures import ExitCode, Refused
-from fleet.config import Settings, database_url
-from fleet.errors import ConfigurationError
+from fleet.config import Settings, database_url, listen_url
 
 if TYPE_CHECKING:
     from sqlalchemy import Select
@@ -33,14 +32,7 @@ def open_database(given: str | None, settings: Settings | None = None, *, otherw
             ExitCode.DATABASE,
         )
     settings = settings or Settings.from_environment(os.environ)
-    try:
-        database = Database(url, settings)
-    except ConfigurationError:
-        # libpq quotes the part that it stumbled over, which may be half of a password.
-        raise _unreadable() from None
-    if _is_misread(database):
-        raise _unreadable()
-    return database
+    return Database(url, settings, listen_url=listen_url(os.environ))
 
 
 def open_app(app: "Fleet", given: str | None, **options: Any) -> "Database":
@@ -77,19 +69,3 @@ def actor() -> str:
     except (KeyError, OSError):  # a container's user needs no name
         user = str(os.getuid())
     return f"{user}@{socket.gethostname()}"
-
-
-def _is_misread(database: "Database") -> bool:
-    """Tell whether a password with a bare @ or / was cut in two: its rest would be shown as the name of a host."""
-    from psycopg.conninfo import conninfo_to_dict
-
-    parts = conninfo_to_dict(database.conninfo(_ROLE))
-    host, port = str(parts.get("host") or ""), str(parts.get("port") or "")
-    return "@" in host[1:] or not all(number.isdigit() for number in port.split(",") if number)
-
-
-def _unreadable() -> ConfigurationError:
-    return ConfigurationError(
-        "the database URL cannot be read (it is not shown, because it may hold a password): write "
-        "postgresql://user:password@host:5432/database, with @ : / % in a password as %40 %3A %2F %25"
-    )

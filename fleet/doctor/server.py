@@ -142,7 +142,7 @@ def notifications(seconds: float | None) -> Opinion:
     if seconds is None:
         evidence = (
             f"none came within {ask.NOTIFICATION_SECONDS:g} s: workers must poll, and start tasks later. "
-            "Connect them to the server itself, or through a pooler in session mode"
+            "Let FLEET_LISTEN_URL name the same database past the pooler: only what listens goes that way"
         )
         return Opinion(Verdict.WARNING, evidence)
     return Opinion(Verdict.OK, f"one came within {seconds * 1000:.1f} ms")

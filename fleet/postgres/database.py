@@ -1,7 +1,7 @@
 """Connections: how they are opened, what every session is set to, and how a statement is run on one."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 from uuid import UUID
@@ -37,6 +37,11 @@ _PLANNED_ONCE = {
     "enable_mergejoin": "off",
     "enable_sort": "off",  # where an index has the order, that index is meant; elsewhere there is no other way, and it sorts
 }
+_UNREADABLE = (
+    "the database URL cannot be read (it is not shown, because it may hold a password): write "
+    "postgresql://user@host:5432/database, and after the user's name a colon and the password, with @ : / % in it as "
+    "%40 %3A %2F %25"
+)
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)\b")
 
 
@@ -122,15 +127,24 @@ def text_array(values: Iterable[str]) -> str:
 class Database:
     """Where the fleet's tables are, and how sessions on them behave."""
 
-    def __init__(self, url: str, settings: Settings) -> None:
+    def __init__(self, url: str, settings: Settings, *, listen_url: str | None = None) -> None:
+        """`listen_url`: another way to the same database, for LISTEN alone: past a pooler that drops notifications."""
         self.settings = settings
+        self._listen_url = listen_url
+        if listen_url is not None:
+            Database(listen_url, settings)  # to be refused now, not when a worker runs
         try:
             self._given = conninfo_to_dict(re.sub(r"^postgres(ql)?\+\w+://", "postgresql://", url))
         except psycopg.ProgrammingError:
-            # libpq's own words quote the URL, and with it perhaps the password
-            raise ConfigurationError(
-                "the database URL cannot be read; write postgresql://user@host:port/database"
-            ) from None
+            # libpq's own words quote the part that it stumbled over, which may be half of a password
+            raise ConfigurationError(_UNREADABLE) from None
+        if _is_misread(self._given):
+            raise ConfigurationError(_UNREADABLE)
+
+    @property
+    def listening(self) -> "Database":
+        """The same database, as sessions that listen reach it."""
+        return self if self._listen_url is None else Database(self._listen_url, self.settings)
 
     @property
     def address(self) -> str:
@@ -202,7 +216,10 @@ class Database:
         conninfo = self.conninfo(role, bounded=bounded)
         options = self.options | {"autocommit": False}
         return create_engine(
-            "postgresql+psycopg://", creator=lambda: psycopg.connect(conninfo, **options), poolclass=NullPool
+            "postgresql+psycopg://",
+            creator=lambda: psycopg.connect(conninfo, **options),
+            poolclass=NullPool,
+            hide_parameters=True,  # an error's text would show them
         )
 
     def async_engine(self, role: str, *, size: int) -> AsyncEngine:
@@ -212,6 +229,7 @@ class Database:
             "postgresql+psycopg://",
             async_creator=lambda: psycopg.AsyncConnection.connect(conninfo, **self.options),
             isolation_level="AUTOCOMMIT",
+            hide_parameters=True,
             pool_size=size,
             max_overflow=0,
             pool_timeout=self.settings.statement_timeout.total_seconds(),
@@ -263,6 +281,12 @@ def full_of(error: psycopg.Error) -> str | None:
         f"the {what} of the database's server is full: {_first_line(error)}. "
         "Nothing was written: make room there, and try again."
     )
+
+
+def _is_misread(parts: Mapping[str, object]) -> bool:
+    """Tell whether a password with a bare @ or / was cut in two: its rest would be shown as the name of a host."""
+    host, port = str(parts.get("host") or ""), str(parts.get("port") or "")
+    return "@" in host[1:] or not all(number.isdigit() for number in port.split(",") if number)
 
 
 def _is_lost(error: psycopg.OperationalError) -> bool:

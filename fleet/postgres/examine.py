@@ -296,9 +296,9 @@ def limits(site: Site, *names: str) -> list[Setting]:
 
 
 def notification(site: Site) -> float | None:
-    """Return the seconds that a notification took from another session to this one; None where it did not come."""
+    """Return the seconds that a notification took from a session to one that listens; None where it did not come."""
     channel = f"fleet_doctor_{uuid4().hex}"
-    with _connect(site.database) as listening, _connect(site.database) as other:
+    with _connect(site.database.listening) as listening, _connect(site.database) as other:
         listening.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
         begin = time.monotonic()
         other.execute("SELECT pg_notify(%s, '')", (channel,))

@@ -72,6 +72,10 @@ class Submission(NamedTuple):
     key: str | None = None
     scope: str = ""
 
+    def __repr__(self) -> str:
+        """Leave out the arguments, which no log may show."""
+        return f"<submission of task {self.id} {self.name!r}>"
+
     @property
     def fingerprint(self) -> str:
         """What makes two requests the same: all that the submitter said, but no moments, which move between tries."""

@@ -18,7 +18,7 @@ class Listener:
         self, database: Database, queues: Collection[str], settings: Settings, events: Events, wake: Callable[[], None]
     ) -> None:
         self._up = False
-        self._database = database
+        self._database = database.listening
         self._queues = {queue[:1000] for queue in queues}
         self._settings = settings
         self._events = events

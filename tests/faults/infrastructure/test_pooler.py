@@ -8,7 +8,8 @@ from datetime import timedelta
 import pytest
 
 from fleet import Fleet, Settings
-from fleet.postgres.database import AsyncConnection
+from fleet.doctor import Finding, Verdict, examine
+from fleet.postgres.database import AsyncConnection, Database
 from tests.conformance.cluster import Cluster
 from tests.conformance.pooler import SIZE, Pooler
 from tests.conformance.programs import binaries
@@ -22,7 +23,7 @@ from tests.faults.infrastructure.steps import (
     nothing_lost,
     submitting,
 )  # fmt: skip
-from tests.processes.crew import Crew, Sink, value
+from tests.processes.crew import Crew, Sink, until, value
 from tests.processes.load import Load
 
 WORKERS = 3
@@ -111,3 +112,39 @@ async def test_a_crash_of_the_server_behind_the_pooler_loses_nothing_and_restart
         await nothing_lost(again, sink, submitted)
         assert await value(again, LEASES) == leases
     assert alive(workers)
+
+
+IDLE = "SELECT count(*) FROM fleet.lease WHERE idle"
+WAITED = "SELECT extract(epoch FROM started_at - created_at)::float8 FROM fleet.task WHERE id = %s"
+
+
+async def test_a_worker_behind_the_pooler_is_called_where_it_has_a_way_of_its_own_to_listen(
+    crew: Crew, pooler: Pooler, cluster: Cluster, watcher: AsyncConnection
+) -> None:
+    direct = cluster.url_of("fleet")
+    (worker,) = await crew.workers(
+        1, ttl="6s", prepared_statements="off", poll="10s", poll_listening="10s", listen_url=direct
+    )
+    async with Fleet(pooler.url_of("fleet"), settings=SETTINGS) as app:
+
+        @app.task(idempotent=True)
+        async def quick(milliseconds: float) -> None: ...
+
+        for _ in range(6):
+            await until(watcher, IDLE, is_=lambda count: count == 1)
+            ref = await quick.submit(1)
+            await ref.result(timeout=30)
+            assert await value(watcher, WAITED, ref.id) < 2, "by polling it would be 5 s on average"
+    assert alive([worker])
+
+
+async def test_the_doctor_tells_whether_notifications_come_through(pooler: Pooler, database_url: str) -> None:
+    def told(listen_url: str | None) -> Finding:
+        database = Database(pooler.url_of("fleet"), SETTINGS, listen_url=listen_url)
+        (found,) = [each for each in examine(database) if each.check == "notifications"]
+        return found
+
+    assert told(database_url).verdict is Verdict.OK
+    without = told(None)
+    assert without.verdict is Verdict.WARNING
+    assert "FLEET_LISTEN_URL" in without.evidence
