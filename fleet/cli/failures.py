@@ -99,7 +99,7 @@ def _of_database(error: BaseException) -> Refused | None:
 def _of_driver(error: "psycopg.Error") -> Refused | None:
     import psycopg
 
-    from fleet.postgres.database import full_of
+    from fleet.postgres.database import full_of, what_to_check
 
     state = error.sqlstate or ""
     why = (str(error).strip().splitlines() or [type(error).__name__])[0]
@@ -112,9 +112,5 @@ def _of_driver(error: "psycopg.Error") -> Refused | None:
     if (full := full_of(error)) is not None:
         return Refused(full, ExitCode.DATABASE)
     if isinstance(error, psycopg.OperationalError):
-        return Refused(
-            f"the database cannot be reached: {why}. "
-            "Check the address (--database-url, FLEET_DATABASE_URL) and that the server is up.",
-            ExitCode.DATABASE,
-        )
+        return Refused(f"the database cannot be reached: {why}. {what_to_check(error)}", ExitCode.DATABASE)
     return None

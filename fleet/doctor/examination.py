@@ -76,6 +76,7 @@ CHECKS: list[Check[Any]] = [
     Check("time-outs", _limits, server.time_outs),
     Check("isolation", ask.isolation, server.isolation),
     Check("notifications", ask.notification, server.notifications),
+    Check("encryption", ask.encryption, server.encryption),
     Check("connections", ask.connections, server.connections),
     Check("durability", lambda site: ask.settings(site.connection, *server.DURABLE), server.durability),
     Check("standbys", ask.standbys, server.standbys),

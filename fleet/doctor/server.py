@@ -1,5 +1,7 @@
 """The server and the way to it: what is made of their facts."""
 
+import ipaddress
+
 from fleet import __version__
 from fleet.doctor.check import Opinion, Verdict, together, undo, where
 from fleet.postgres import examine as ask
@@ -146,6 +148,27 @@ def notifications(seconds: float | None) -> Opinion:
         )
         return Opinion(Verdict.WARNING, evidence)
     return Opinion(Verdict.OK, f"one came within {seconds * 1000:.1f} ms")
+
+
+def encryption(facts: ask.Encryption) -> Opinion:
+    if facts.encrypted:
+        checked = facts.sslmode in ("verify-ca", "verify-full")
+        words = "was checked" if checked else "was not checked: whoever sits in between can read and change everything"
+        return Opinion(Verdict.OK, f"encrypted; sslmode = {facts.sslmode}: the server's certificate {words}")
+    if _stays_here(facts.address):
+        return Opinion(Verdict.OK, "not encrypted, and it does not leave this machine")
+    evidence = f"not encrypted, and {facts.address} is another machine: arguments and results can be read on the way"
+    return Opinion(Verdict.WARNING, evidence, mend.encrypted())
+
+
+def _stays_here(address: str) -> bool:
+    """Tell whether it is a socket of this machine, or a loopback address."""
+    if address.startswith(("/", "@")):
+        return True
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False
 
 
 def connections(facts: ask.Connections) -> Opinion:

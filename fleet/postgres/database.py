@@ -37,6 +37,8 @@ _PLANNED_ONCE = {
     "enable_mergejoin": "off",
     "enable_sort": "off",  # where an index has the order, that index is meant; elsewhere there is no other way, and it sorts
 }
+# What libpq says where an encrypted connection was wanted, and either side did not get what it asked for.
+_UNTRUSTED = ("certificate", "unknown ca", "does not support SSL", "no encryption")
 _UNREADABLE = (
     "the database URL cannot be read (it is not shown, because it may hold a password): write "
     "postgresql://user@host:5432/database, and after the user's name a colon and the password, with @ : / % in it as "
@@ -245,8 +247,7 @@ class Database:
             if not _is_lost(error):
                 raise
             raise DatabaseUnreachable(
-                f"{self.address} cannot be reached: {_first_line(error)}. "
-                "Check the address (--database-url, FLEET_DATABASE_URL) and that the server is up."
+                f"{self.address} cannot be reached: {_first_line(error)}. {what_to_check(error)}"
             ) from error
 
 
@@ -281,6 +282,13 @@ def full_of(error: psycopg.Error) -> str | None:
         f"the {what} of the database's server is full: {_first_line(error)}. "
         "Nothing was written: make room there, and try again."
     )
+
+
+def what_to_check(error: psycopg.OperationalError) -> str:
+    """Say where to look where no connection could be made."""
+    if any(words in str(error) for words in _UNTRUSTED):
+        return "Check sslmode and sslrootcert in the database's URL, and the certificate of the server."
+    return "Check the address (--database-url, FLEET_DATABASE_URL) and that the server is up."
 
 
 def _is_misread(parts: Mapping[str, object]) -> bool:

@@ -163,6 +163,15 @@ class Server:
 
 
 @dataclass(frozen=True, slots=True)
+class Encryption:
+    """How this session gets to whoever answers: a pooler, perhaps. `sslmode` says what is asked of its certificate."""
+
+    address: str
+    encrypted: bool
+    sslmode: str
+
+
+@dataclass(frozen=True, slots=True)
 class Setting:
     """One setting of a session, where it was made, and whose session it is."""
 
@@ -305,6 +314,14 @@ def notification(site: Site) -> float | None:
         for _ in listening.notifies(timeout=NOTIFICATION_SECONDS, stop_after=1):
             return time.monotonic() - begin
     return None
+
+
+def encryption(site: Site) -> Encryption:
+    """Return what the driver knows: the server would tell of the way from a pooler to it."""
+    connection = site.connection
+    asked = {option.keyword.decode(): (option.val or b"").decode() for option in connection.pgconn.info}
+    address = connection.info.hostaddr or connection.info.host
+    return Encryption(address, bool(connection.pgconn.ssl_in_use), asked.get("sslmode", ""))
 
 
 def connections(site: Site) -> Connections:

@@ -52,6 +52,11 @@ def connections(whose: str, wanted: int, *, database: str, role: str) -> str:
     return f"ALTER SYSTEM SET max_connections = {wanted}"
 
 
+def encrypted() -> str:
+    """Ask for an encrypted session with a server whose certificate is checked."""
+    return "export PGSSLMODE=verify-full PGSSLROOTCERT=/the/path/of/the/ca.crt"
+
+
 def logged(table: str) -> str:
     """Let a table of the fleet outlive a crash."""
     return f"ALTER TABLE fleet.{_name(table)} SET LOGGED"

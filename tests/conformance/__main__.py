@@ -35,7 +35,9 @@ def run(target: Target, interpreter: str, what: Sequence[str], words: Sequence[s
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.conformance", description=__doc__)
-    parser.add_argument("--server", choices=SERVERS, default="18", help="a major of PostgreSQL, or PgBouncer before 18")
+    parser.add_argument(
+        "--server", choices=SERVERS, default="18", help="a major of PostgreSQL, and what is special there"
+    )
     parser.add_argument("--python", choices=PYTHONS, help="default: the one that runs this")
     parser.add_argument("--all", action="store_true", help="the slow folders too")
     parser.add_argument("words", nargs="*", help="what else pytest is told, after --")

@@ -1,4 +1,4 @@
-"""What does not hold through a pooler in transaction mode, and why. Whatever else fails there is a defect."""
+"""What does not hold through a pooler in transaction mode, or without notifications, and why. Else it is a defect."""
 
 _LOCK_STEP = "two sessions are kept in lock-step by their server processes, whose numbers a pooler does not tell"
 _PLANS = (
@@ -24,4 +24,12 @@ REASONS: dict[str, str] = {
     "tests/postgres/test_listen.py": _NOTIFICATIONS,
     "test_a_requeued_task_announces_itself": _NOTIFICATIONS,
     "test_a_resumed_queue_wakes_its_workers": _NOTIFICATIONS,
+}
+
+_CALLED = "it promises that a worker is called, and nobody is: polling finds the same work later"
+
+# Without notifications: neither LISTEN nor the trigger on fleet.task. Everything else must hold.
+SILENT_LEFT_OUT = {"tests/migrations": "it looks at the schema as it is made, the trigger with it"}
+SILENT_REASONS: dict[str, str] = {
+    "tests/postgres/test_listen.py": _CALLED,
 }

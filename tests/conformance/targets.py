@@ -11,12 +11,13 @@ from typing import NamedTuple
 import psycopg
 
 from tests.conformance.cluster import Cluster
-from tests.conformance.exceptions import LEFT_OUT
+from tests.conformance.exceptions import LEFT_OUT, SILENT_LEFT_OUT
 from tests.conformance.pooler import Pooler
 from tests.conformance.programs import Missing, binaries, cache, install, locked
 from tests.conformance.room import room
 
-SERVERS = ("15", "17", "18", "pgbouncer")
+SILENT = "18 without notifications"
+SERVERS = ("15", "17", "18", "pgbouncer", SILENT)
 PYTHONS = ("3.11", "3.12", "3.13")
 ROOT = Path(__file__).parents[2]
 _SETTINGS = {"fsync": "off", "max_connections": "300", "shared_buffers": "256MB"}
@@ -33,9 +34,12 @@ class Target(NamedTuple):
 @contextmanager
 def server(name: str) -> Iterator[Target]:
     """Run one of SERVERS. Raises Missing."""
-    major = "18" if name == "pgbouncer" else name
+    major = "18" if name in ("pgbouncer", SILENT) else name
     with room() as lent:
         cluster = Cluster(lent, binaries(major), _SETTINGS).start()
+        if name == SILENT:
+            yield Target(cluster.url, ("-p", "tests.conformance.silent"), SILENT_LEFT_OUT)
+            return
         if name != "pgbouncer":
             yield Target(cluster.url)
             return

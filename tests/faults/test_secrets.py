@@ -26,6 +26,7 @@ from tests.support import eventually_sync
 PASSWORD = "h1ddenpart:w0rd@and/m0re%"
 PIECES = ("h1dden", "w0rd", "m0re")
 ARGUMENT = "what-the-task-was-given"
+LONG_SECONDS = 120.0  # many processes start at once here
 TOKEN = "a-token-that-nobody-may-see"
 SECRETS = (*PIECES, ARGUMENT, quote(PASSWORD, safe=""), TOKEN)
 WORKER = ("-m", "fleet", "worker", "run", "vault:app", "--log-level=debug")
@@ -205,7 +206,7 @@ def fail_commands(said: Said, database_url: str, role: str) -> None:
     said.run("doctor")
     said.run("db", "check", url=None, FLEET_DATABASE_URL_FILE=nowhere)
     said.run("api", "run", "vault:app", "--port=0", FLEET_API_TOKEN=f"{PIECES[0]} {TOKEN}")
-    said.run("worker", "run", PASSWORD)
+    said.run("worker", "run", misread)
 
 
 def look_at_processes(said: Said, database_url: str, *processes: subprocess.Popen[bytes]) -> None:
@@ -234,7 +235,7 @@ def lose_the_database(database_url: str, role: str, *running: Running) -> None:
             owner.execute(change)
             owner.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = %s", (role,))
             for each in running:
-                eventually_sync(lambda each=each, words=words: words in each.words)  # type: ignore[misc]
+                eventually_sync(lambda each=each, words=words: words in each.words, LONG_SECONDS)  # type: ignore[misc]
         owner.execute(sql.SQL("ALTER ROLE {} PASSWORD {}").format(name, sql.Literal(PASSWORD)))
 
 
@@ -251,7 +252,7 @@ def test_nothing_that_is_said_shows_a_password_or_what_a_task_was_given(
     worker = Running(folder, None, "--processes=2", f"--log={form}", program=WORKER, **settings)
     serving = Running(folder, None, program=API, FLEET_API_TOKEN_FILE=str(folder / "token"), **settings)
     with worker, serving:
-        serving.wait_for("api listening")
+        eventually_sync(lambda: serving.said("api listening"), LONG_SECONDS)
         ids = [submit(said, name) for name in SUBMITTED]
         ask_wrongly(said, serving)
         fail_commands(said, database_url, role)
@@ -264,7 +265,7 @@ def test_nothing_that_is_said_shows_a_password_or_what_a_task_was_given(
             )
             done = "SELECT count(*) FROM fleet.task WHERE id = ANY (%s::uuid[]) AND finished_at IS NOT NULL"
             wanted = [*ids, str(changed)]
-            eventually_sync(lambda: owner.execute(done.encode(), (wanted,)).fetchone() == (len(wanted),), 90)
+            eventually_sync(lambda: owner.execute(done.encode(), (wanted,)).fetchone() == (len(wanted),), LONG_SECONDS)
             quoting = "SELECT name FROM fleet.task WHERE failure_reason LIKE %s"
             kept = {row[0] for row in owner.execute(quoting, (f"%{ARGUMENT}%",)).fetchall()}
             assert {"raises", "fails", "again"} <= kept, (

@@ -13,6 +13,7 @@ TARGETS = (
     ("--server=15", "--python=3.12"),
     ("--server=17", "--python=3.13"),
     ("--server=pgbouncer",),
+    ("--server=18 without notifications",),
 )
 LIMIT_SECONDS = 1800
 
