@@ -32,7 +32,7 @@ CODES: dict[ExitCode, list[tuple[str, ...]]] = {
         ("worker", "list"), ("worker", "drain", "LIVE"),
         ("db", "check"), ("db", "upgrade"), ("db", "sql"),
         ("health",), ("health", "--worker"), ("doctor", *SOUND), ("completion", "bash"), ("--version",),
-        ("verify", "--database"),
+        ("verify", "--database"), ("token", "list"), ("token", "create", "new", "--scope", "read"), ("token", "revoke", "ci"),
     ],
     ExitCode.CHECK_FAILED: [
         (*SUM, "--wait-timeout", "1ms"),
@@ -46,36 +46,37 @@ CODES: dict[ExitCode, list[tuple[str, ...]]] = {
         ("health", "--wurst"), ("doctor", "--wurst"), ("completion", "csh"), ("wurst",),
         ("up", "--workers", "0"), ("demo", "--workers", "1"), ("api", "run", "SHOP", "--port", "70000"),
         ("bench", "drain", "--tasks", "many"), ("bench", "peers", "--only", "nobody"),
-        ("verify",), ("verify", "nowhere_at_all", "--database"),
+        ("verify",), ("verify", "nowhere_at_all", "--database"), ("token", "create", "ci"),
     ],
     ExitCode.DATABASE: [
         ("task", "list", *NOWHERE), ("task", "cancel", "DONE", *NOWHERE), (*SUM, *NOWHERE), ("dead", "list", *NOWHERE),
         ("dead", "discard", "DEAD", *NOWHERE), ("queue", "list", *NOWHERE), ("queue", "pause", "default", *NOWHERE),
         ("worker", "list", *NOWHERE), ("worker", "drain", "LIVE", *NOWHERE), ("worker", "run", "SHOP", *NOWHERE),
-        ("verify", "--database", *NOWHERE),
+        ("verify", "--database", *NOWHERE), ("token", "list", *NOWHERE),
         ("db", "check", *NOWHERE), ("db", "upgrade", *NOWHERE), ("api", "run", "SHOP", "--port", "0", *NOWHERE),
     ],
     ExitCode.SCHEMA: [
         ("task", "list", *BARE), (*SUM, *BARE), ("dead", "list", *BARE), ("queue", "list", *BARE),
         ("queue", "pause", "default", *BARE), ("worker", "list", *BARE), ("worker", "run", "SHOP", *BARE),
-        ("verify", "--database", *BARE), ("db", "check", *BARE), ("api", "run", "SHOP", "--port", "0", *BARE),
+        ("verify", "--database", *BARE), ("db", "check", *BARE),
+        ("token", "revoke", "ci", *BARE), ("api", "run", "SHOP", "--port", "0", *BARE),
     ],
     ExitCode.NOT_FOUND: [
         ("task", "show", "UNKNOWN"), ("task", "cancel", "UNKNOWN"), ("task", "submit", "subtract", "--app", "SHOP"),
         ("dead", "requeue", "UNKNOWN"), ("dead", "discard", "UNKNOWN"),
         ("queue", "pause", "unknown"), ("queue", "resume", "unknown"), ("worker", "drain", "UNKNOWN"),
-        ("verify", "nowhere_at_all"),
+        ("verify", "nowhere_at_all"), ("token", "revoke", "nobody"),
     ],
     ExitCode.CONFLICT: [
         ("task", "cancel", "DONE"), ("dead", "requeue", "DONE"), ("dead", "discard", "QUEUED"), ("worker", "drain", "OVER"),
-        (*SUM, "--idempotency-key", "taken"),
+        (*SUM, "--idempotency-key", "taken"), ("token", "create", "ci", "--scope", "read"),
     ],
 }  # fmt: skip
 NAMELESS = ["health", "doctor", "task list", "dead list", "queue list", "worker list", "db check", "verify --database"]
 INTERRUPTED = {
     "task list": "task", "task cancel DONE": "task", "dead requeue DEAD": "task", "queue pause default": "queue",
     "worker list": "lease", "worker drain LIVE": "lease", "db check": "fleet_alembic_version",
-    "health": "fleet_alembic_version", "doctor": "lease", "verify --database": "lease",
+    "token list": "api_token", "health": "fleet_alembic_version", "doctor": "lease", "verify --database": "lease",
 }  # fmt: skip
 
 
@@ -92,6 +93,7 @@ async def made(
     over = await support.new_lease(connection)
     await support.execute(connection, "UPDATE fleet.lease SET state = 'RELEASED' WHERE id = :id::uuid", id=over.id)
     assert (await fleet(*SUM[:3], '{"a": 2}', "--app", shop, "--idempotency-key", "taken")).code == 0
+    assert (await fleet("token", "create", "ci", "--scope", "read")).code == 0
     queued: UUID = await support.submit(connection)
     ids = {"DEAD": dead, "DONE": done, "QUEUED": queued, "LIVE": lease.id, "OVER": over.id, "UNKNOWN": uuid4()}
     return ids | {"SHOP": shop, "BARE": empty_url, "SOUND": sound_url}
