@@ -11,6 +11,7 @@ options = {
     "include_schemas": True,
     "include_name": lambda name, kind, parents: kind != "schema" or name == "fleet",
     "transactional_ddl": True,
+    "transaction_per_migration": True,  # one may build its index outside of any: see docs/upgrade.md
 }
 
 if context.is_offline_mode():
@@ -18,6 +19,7 @@ if context.is_offline_mode():
     with context.begin_transaction():
         context.run_migrations()
 else:
-    context.configure(connection=context.config.attributes["connection"], **options)
+    judge = context.config.attributes["judge"]
+    context.configure(connection=context.config.attributes["connection"], on_version_apply=judge, **options)
     with context.begin_transaction():
         context.run_migrations()

@@ -20,7 +20,7 @@ from fleet.faultpoint import faultpoint
 from fleet.handler import NAME_MAX, Handler, is_name
 from fleet.postgres.database import Database, answered
 from fleet.postgres.submit import Submission, accepted, copy, statement
-from fleet.postgres.transaction import AsyncTransaction, Transaction, run_in, run_in_sync
+from fleet.postgres.transaction import AsyncTransaction, Transaction
 from fleet.task import MAX_ATTEMPTS_IDEMPOTENT, MAX_ATTEMPTS_OTHERWISE, MAX_LOSSES, PRIORITIES, PRIORITY_DEFAULT
 from fleet.worker.process import Worker, no_lifespan
 
@@ -104,7 +104,7 @@ class Task(Generic[P, R]):
         query, values = statement(submission)
         faultpoint("submit.before", submission.name)
         if self._options.tx is not None:
-            row = await run_in(self._options.tx, query, values)
+            row = await self.app.client.query_in(self._options.tx, query, **values)
         else:
             row = (await self.app.client.query(query, **values))[0]
         faultpoint("submit.after", submission.name)
@@ -116,7 +116,7 @@ class Task(Generic[P, R]):
         query, values = statement(submission)
         faultpoint("submit.before", submission.name)
         if self._options.tx is not None:
-            row = run_in_sync(self._options.tx, query, values)
+            row = self.app.client.query_in_sync(self._options.tx, query, **values)
         else:
             row = self.app.client.query_sync(query, **values)[0]
         faultpoint("submit.after", submission.name)

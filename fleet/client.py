@@ -14,9 +14,10 @@ from weakref import WeakKeyDictionary
 from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolTimeout
 
 from fleet.errors import DatabaseUnreachable, NotFound, TaskCancelled, TaskFailed
-from fleet.postgres import inspect
+from fleet.postgres import fit, inspect
 from fleet.postgres.cancel import cancel
 from fleet.postgres.database import AsyncConnection, Connection, Database, Row, Statement, answered, run, run_sync
+from fleet.postgres.transaction import AsyncTransaction, Transaction, run_in, run_in_sync
 from fleet.task import State
 
 R = TypeVar("R")
@@ -34,10 +35,14 @@ class _Pool(NamedTuple):
 
 
 class Client:
-    """Pools of connections in autocommit, opened when first needed: one for each event loop, one for plain code."""
+    """Pools of connections in autocommit, opened when first needed: one for each event loop, one for plain code.
+
+    Whatever is done first raises SchemaMismatch, and does nothing, where this code does not work with the schema.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._fits = False
         self._pool_options: dict[str, Any] = {
             "conninfo": database.conninfo("client"),
             "min_size": 0,
@@ -67,6 +72,10 @@ class Client:
                 self._database.connect_sync("client").close()  # as below
                 raise
             try:
+                if not self._fits:
+                    with answered(writing=False):
+                        fit.demand_sync(connection)
+                    self._fits = True
                 with answered():
                     return run_sync(connection, statement, **values)
             finally:
@@ -93,11 +102,29 @@ class Client:
                     await (await self._database.connect("client")).close()
                     raise
                 try:  # not by its own context manager, which ends a transaction that autocommit never begins
+                    if not self._fits:
+                        with answered(writing=False):
+                            await fit.demand(connection)
+                        self._fits = True
                     yield connection
                 finally:
                     await pool.connections.putconn(connection)
         finally:
             pool.turns.release()
+
+    async def query_in(self, transaction: AsyncTransaction | Transaction, statement: Statement, **values: Any) -> Row:
+        """Run one statement of one row in the caller's own transaction. Nothing is committed here."""
+        if not self._fits:
+            fit.demand_of(await run_in(transaction, fit.REVISION, {}))
+            self._fits = True
+        return await run_in(transaction, statement, values)
+
+    def query_in_sync(self, transaction: AsyncTransaction | Transaction, statement: Statement, **values: Any) -> Row:
+        """Do the same in a synchronous one."""
+        if not self._fits:
+            fit.demand_of(run_in_sync(transaction, fit.REVISION, {}))
+            self._fits = True
+        return run_in_sync(transaction, statement, values)
 
     async def _turn(self, pool: _Pool) -> None:
         if not pool.turns.locked():

@@ -13,7 +13,8 @@ FleetError
 │   ├── DatabaseBusy          … or none that got its turn: a lock or a time-out of the server, and nothing was written
 │   ├── DatabaseFull          … or of no use: the server's disk or memory is full, and nothing was written
 │   └── OutcomeUnknown        … any more: the statement may have taken effect or not
-└── SchemaMismatch            the database's schema is older or newer than this code
+├── SchemaMismatch            the database's schema is older or newer than this code
+└── UpgradeRefused            a worker runs whose code would not work with the new schema
 
 `Retry` and `Fail` are no errors of Fleet: a handler raises them to say what follows (see retry.py).
 """
@@ -101,3 +102,7 @@ class OutcomeUnknown(DatabaseUnreachable):
 
 class SchemaMismatch(FleetError):
     """The database's schema does not fit this code; the message says which side is older."""
+
+
+class UpgradeRefused(FleetError):
+    """Workers run whose code does not work with the new schema; the message names them. Nothing was changed."""

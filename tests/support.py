@@ -14,6 +14,7 @@ from fleet.lease import Lease
 from fleet.postgres import claim, heartbeat
 from fleet.postgres.database import AsyncConnection, Connection, Statement, run
 from fleet.postgres.submit import Submission, statement
+from fleet.schema import SCHEMA_MAX, SCHEMA_MIN
 from fleet.task import ClaimedTask
 
 T = TypeVar("T")
@@ -58,7 +59,12 @@ async def blocked(connection: AsyncConnection, pid: int) -> None:
 
 
 async def new_lease(
-    connection: AsyncConnection, *, worker: str = "worker", ttl: timedelta = TTL, queues: Sequence[str] = ("default",)
+    connection: AsyncConnection,
+    *,
+    worker: str = "worker",
+    ttl: timedelta = TTL,
+    queues: Sequence[str] = ("default",),
+    schemas: tuple[int, int] = (SCHEMA_MIN, SCHEMA_MAX),
 ) -> Lease:
     """Register a lease, as a worker of its own would."""
     lease = Lease(uuid7(), worker, ttl)
@@ -66,6 +72,7 @@ async def new_lease(
         connection,
         heartbeat.REGISTER,
         lease=lease.id, worker=worker, host="host", pid=1, version="test", queues=list(queues), slots=8, ttl=ttl,
+        schema_min=schemas[0], schema_max=schemas[1],
     )  # fmt: skip
     return lease
 

@@ -66,6 +66,8 @@ CREATE TABLE fleet.lease (
   version text NOT NULL,
   queues text[] NOT NULL,
   slots integer NOT NULL,
+  schema_min integer NOT NULL,
+  schema_max integer NOT NULL,
   ttl interval NOT NULL,
   state text NOT NULL,
   idle boolean NOT NULL DEFAULT false,
@@ -86,7 +88,8 @@ REST = """
 CREATE TABLE fleet.queue (
   name text PRIMARY KEY,
   paused boolean NOT NULL DEFAULT false,
-  generation bigint NOT NULL DEFAULT 0
+  generation bigint NOT NULL DEFAULT 0,
+  retention interval
 );
 
 CREATE TABLE fleet.cancel_request (
@@ -191,7 +194,16 @@ REFERENCING NEW TABLE AS new_tasks
 FOR EACH STATEMENT EXECUTE FUNCTION fleet.wake();
 """
 
+# Whoever registers a lease comes through here. The lock is the one that a migration takes before it judges the leases and
+# commits; each statement of a function has a snapshot of its own, so the number is read as it is after the wait.
+ENTER = """
+CREATE FUNCTION fleet.enter() RETURNS text LANGUAGE sql AS $$
+  SELECT pg_advisory_xact_lock_shared(439905248629);
+  SELECT version_num FROM fleet.fleet_alembic_version;
+$$;
+"""
+
 
 def upgrade() -> None:
-    for part in (TASK, LEASE, REST, API_TOKEN, WAKE):
+    for part in (TASK, LEASE, REST, API_TOKEN, WAKE, ENTER):
         op.execute(part)

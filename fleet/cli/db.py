@@ -20,10 +20,14 @@ def db() -> None:
 
 
 @db.command()
+@click.option("--force", is_flag=True, help="Also over running workers that do not work with the new schema.")
 @output_option
 @database_option
-def upgrade(*, output: str, database_url: str | None) -> None:
-    """Bring the schema up to date. Safe to run again, and from many places at once."""
+def upgrade(*, force: bool, output: str, database_url: str | None) -> None:
+    """Bring the schema up to date. Safe to run again, and from many places at once.
+
+    Exit code 6, and nothing changed, while a worker runs whose version does not work with the new schema.
+    """
     from alembic.util import CommandError
 
     from fleet.postgres import migrate
@@ -31,7 +35,8 @@ def upgrade(*, output: str, database_url: str | None) -> None:
     database = open_database(database_url)
     say(f"upgrading {database.address}")
     with suppress(CommandError):  # a revision that only a later version knows: the check says so
-        migrate.upgrade(database)
+        for each in migrate.upgrade(database, force=force):
+            say(f"went on over {each}: restart it with a version that works with this schema")
     _print_revision(migrate.check(database), output)
 
 
@@ -39,7 +44,7 @@ def upgrade(*, output: str, database_url: str | None) -> None:
 @output_option
 @database_option
 def check(*, output: str, database_url: str | None) -> None:
-    """Tell whether the schema is the one that this version needs; exit code 4 where it is not."""
+    """Tell whether this version works with the schema; exit code 4 where it does not."""
     from fleet.postgres import migrate
 
     _print_revision(migrate.check(open_database(database_url)), output)

@@ -15,6 +15,7 @@ from fleet.errors import (
     InvalidArguments,
     NotFound,
     SchemaMismatch,
+    UpgradeRefused,
 )
 from fleet.payload import clean_text
 from fleet.redaction import redacted
@@ -82,7 +83,7 @@ def _code(error: FleetError) -> ExitCode:
             return ExitCode.SCHEMA
         case NotFound():
             return ExitCode.NOT_FOUND
-        case IdempotencyConflict():
+        case IdempotencyConflict() | UpgradeRefused():
             return ExitCode.CONFLICT
     return ExitCode.CHECK_FAILED
 

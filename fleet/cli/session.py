@@ -53,10 +53,12 @@ def ask(database: "Database", question: "Select[Any]") -> list[dict[str, Any]]:
 
 
 def act(database: "Database", verb: Callable[["AsyncConnection"], Awaitable[T]]) -> T:
-    """Run one verb on a connection of its own."""
+    """Run one verb on a connection of its own. Raises SchemaMismatch before it where the schema does not fit."""
+    from fleet.postgres import fit
 
     async def run() -> T:
         async with await database.connect(_ROLE) as connection:
+            await fit.demand(connection)
             return await verb(connection)
 
     return asyncio.run(run())

@@ -252,10 +252,11 @@ class Database:
 
 
 @contextmanager
-def answered() -> Iterator[None]:
+def answered(*, writing: bool = True) -> Iterator[None]:
     """Turn 'the connection was lost while the statement was under way' into OutcomeUnknown: never into a failure.
 
     And 'the disk is full' into DatabaseFull, 'it took too long' into DatabaseBusy: the server says that it is not done.
+    Of a mere question nothing can be unknown: then the loss is left to `Database.reachable`.
     """
     try:
         yield
@@ -265,7 +266,7 @@ def answered() -> Iterator[None]:
         if error.sqlstate in _BUSY:
             words = f"the database did not get to it in time: {_first_line(error)}. Nothing was written: try again"
             raise DatabaseBusy(words) from error
-        if not (isinstance(error, psycopg.OperationalError) and _is_lost(error)):
+        if not (writing and isinstance(error, psycopg.OperationalError) and _is_lost(error)):
             raise
         raise OutcomeUnknown(
             f"the connection was lost before the answer: {_first_line(error)}. Whether it was done is not known: "

@@ -5,20 +5,30 @@ from uuid import UUID
 
 import psycopg
 
+from fleet import schema
 from fleet.lease import Lease, LeaseState
 from fleet.postgres.database import AsyncConnection, Connection, Statement, run, run_sync
 
+# A migration that is about to be committed is waited for, and the schema is then the new one: see fleet.enter().
 REGISTER = Statement("""
-WITH subscribed AS (
+WITH entered AS MATERIALIZED (
+  SELECT fleet.enter() AS revision
+), fitting AS MATERIALIZED (
+  SELECT clock_timestamp() AS now
+  FROM entered
+  WHERE substring(revision FROM '^[0-9]{4}$')::int BETWEEN :schema_min::int AND :schema_max::int
+), subscribed AS (
   INSERT INTO fleet.queue (name)
-  SELECT name FROM unnest(:queues::text[]) AS name ORDER BY name
+  SELECT name FROM fitting CROSS JOIN unnest(:queues::text[]) AS name ORDER BY name
   ON CONFLICT DO NOTHING
+), granted AS (
+  INSERT INTO fleet.lease
+    (id, worker, host, pid, version, queues, slots, schema_min, schema_max, ttl, state, granted_at, renewed_at, expires_at)
+  SELECT :lease::uuid, :worker::text, :host::text, :pid::int, :version::text, :queues::text[], :slots::int,
+    :schema_min::int, :schema_max::int, :ttl::interval, 'LIVE', now, now, now + :ttl::interval
+  FROM fitting
 )
-INSERT INTO fleet.lease
-  (id, worker, host, pid, version, queues, slots, ttl, state, granted_at, renewed_at, expires_at)
-SELECT :lease::uuid, :worker::text, :host::text, :pid::int, :version::text, :queues::text[], :slots::int,
-  :ttl::interval, 'LIVE', clock.now, clock.now, clock.now + :ttl::interval
-FROM (SELECT clock_timestamp() AS now) AS clock
+SELECT revision FROM entered
 """)
 
 # The row is locked first and the clock read after: in a plain UPDATE the SET list is evaluated before the wait for the
@@ -103,8 +113,11 @@ class Renewed:
 
 
 def register(connection: Connection, lease: Lease, identity: Identity) -> None:
-    """Write a new lease, LIVE from now on, and make sure that the queues it subscribes to exist."""
-    run_sync(
+    """Write a new lease, LIVE from now on, and make sure that the queues it subscribes to exist.
+
+    Raises SchemaMismatch, and writes nothing, where this code does not work with the schema.
+    """
+    rows = run_sync(
         connection,
         REGISTER,
         lease=lease.id,
@@ -114,8 +127,13 @@ def register(connection: Connection, lease: Lease, identity: Identity) -> None:
         version=identity.version,
         queues=list(identity.queues),
         slots=identity.slots,
+        schema_min=schema.SCHEMA_MIN,
+        schema_max=schema.SCHEMA_MAX,
         ttl=lease.ttl,
     )
+    wrong = schema.mismatch(rows[0][0])
+    if wrong is not None:
+        raise wrong
 
 
 def renew(connection: Connection, lease: Lease) -> Renewed | None:

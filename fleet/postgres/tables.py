@@ -60,6 +60,8 @@ lease = Table(
     Column("version", Text, nullable=False),
     Column("queues", ARRAY(Text), nullable=False),
     Column("slots", Integer, nullable=False),
+    Column("schema_min", Integer, nullable=False),  # the schemas that its code works with
+    Column("schema_max", Integer, nullable=False),
     Column("ttl", Interval, nullable=False),
     Column("state", Text, nullable=False),
     Column("idle", Boolean, nullable=False, server_default=text("false")),
@@ -75,6 +77,7 @@ queue = Table(
     Column("name", Text, primary_key=True),
     Column("paused", Boolean, nullable=False, server_default=text("false")),
     Column("generation", BigInteger, nullable=False, server_default=text("0")),
+    Column("retention", Interval),  # null: as the settings say
 )
 
 cancel_request = Table(

@@ -99,8 +99,10 @@ class _Life:
     def _migrate(self, database: Database) -> None:
         """Bring the schema up to date, and say so where it was not."""
         try:
-            migrate.check(database)
+            behind = migrate.check(database) < (migrate.head() or "")
         except SchemaMismatch:
+            behind = True
+        if behind:
             with suppress(CommandError):  # a revision that only a later version knows: the check says so
                 migrate.upgrade(database)
             self._narrator.tell("the schema was brought up to date", revision=migrate.check(database))

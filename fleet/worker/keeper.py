@@ -16,6 +16,7 @@ from uuid import UUID
 from uuid_utils.compat import uuid7
 
 from fleet.config import Settings
+from fleet.errors import SchemaMismatch
 from fleet.events import Event, Events, LeaseGranted, LeaseLost, LeaseRenewed
 from fleet.faultpoint import faultpoint
 from fleet.lease import Lease, LeaseState, Tenure
@@ -36,6 +37,7 @@ class Callbacks:
     lost: Callable[[Lease], None]
     drain: Callable[[str], None]
     cancel: Callable[[frozenset[tuple[UUID, int]]], None]
+    refused: Callable[[SchemaMismatch], None]
 
 
 class Keeper:
@@ -106,6 +108,9 @@ class Keeper:
             wait = self._settings.renew_every
             try:
                 self._beat()
+            except SchemaMismatch as error:  # the schema was changed over our head
+                self._retired = True
+                self._tell(self._callbacks.refused, error)
             except Exception as error:  # noqa: BLE001 - without this thread the worker would wait for ever
                 self._emit(trouble("renew", error))
                 self._disconnect()

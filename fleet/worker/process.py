@@ -14,7 +14,7 @@ import psycopg
 from uuid_utils.compat import uuid7
 
 from fleet.config import Settings
-from fleet.errors import ConfigurationError
+from fleet.errors import ConfigurationError, SchemaMismatch
 from fleet.events import DrainStarted, Event, Events, LeaseInDoubt, TaskSettled
 from fleet.handler import Handler
 from fleet.lease import Lease
@@ -42,8 +42,10 @@ async def no_lifespan() -> AsyncIterator[None]:
 class Worker:
     """Runs the handlers of one app under one lease at a time. `async with Worker(...) as worker: await worker.wait()`.
 
-    Entering raises DatabaseUnreachable where there is no database, and whatever the lifespan raises. From then on no
-    outage ends it: only `drain` does, and leaving the block, which drains.
+    Entering raises DatabaseUnreachable where there is no database, SchemaMismatch where this code does not work with its
+    schema, and whatever the lifespan raises. From then on no outage ends it: only `drain` does, and leaving the block,
+    which drains. And it drains by itself when it needs a new lease and the schema has become one that it does not work
+    with; leaving the block then raises SchemaMismatch.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class Worker:
         self._drained = asyncio.Event()
         self._between = uuid7()
         self._entered = False
+        self._misfit: SchemaMismatch | None = None
 
     @property
     def lease(self) -> Lease | None:
@@ -115,6 +118,8 @@ class Worker:
             await self._drained.wait()
         finally:
             await self._opened.aclose()
+        if self._misfit is not None and error[0] is None:
+            raise self._misfit
 
     async def wait(self) -> None:
         """Return when the worker has drained."""
@@ -133,7 +138,9 @@ class Worker:
         identity = heartbeat.Identity(
             self.name, socket.gethostname(), os.getpid(), self._version, self.queues, settings.slots
         )
-        callbacks = Callbacks(self._lease_granted, self._lease_lost, self._drain_asked, self._cancel_asked)
+        callbacks = Callbacks(
+            self._lease_granted, self._lease_lost, self._drain_asked, self._cancel_asked, self._schema_refused
+        )
         self._keeper = Keeper(self._database, identity, settings, events, callbacks)
         self._settler = Settler(self._database, events, reconnecting(settings))
         self._slots = Slots(
@@ -253,6 +260,10 @@ class Worker:
     def _drain_asked(self, why: str) -> None:
         if not self._drain.is_set():
             self.drain(why)
+
+    def _schema_refused(self, refusal: SchemaMismatch) -> None:
+        self._misfit = refusal
+        self._drain_asked(str(refusal))
 
     def _cancel_asked(self, cancels: frozenset[tuple[UUID, int]]) -> None:
         self._slots.interrupt(Stop.CANCEL, lambda execution: (execution.task.id, execution.task.attempt) in cancels)

@@ -3,7 +3,9 @@
 import psycopg
 import pytest
 
+from fleet.postgres.database import AsyncConnection
 from tests.cli.conftest import Command
+from tests.support import execute, new_lease
 
 
 async def test_upgrade_makes_the_schema_and_may_be_repeated(anywhere: Command, empty_url: str) -> None:
@@ -49,3 +51,22 @@ async def test_grants_needs_no_database_and_names_the_roles_as_it_is_told(anywhe
 async def test_grants_refuses_what_cannot_name_five_roles(anywhere: Command, names: tuple[str, str]) -> None:
     outcome = await anywhere("db", "grants", *names)
     assert (outcome.code, outcome.out) == (2, "")
+
+
+@pytest.mark.usefixtures("later_schema")
+async def test_nothing_is_written_where_the_schema_does_not_fit(
+    fleet: Command, shop: str, connection: AsyncConnection
+) -> None:
+    lease = await new_lease(connection, worker="live", queues=["sums"])
+    for words in (
+        "queue pause sums",
+        "worker drain live",
+        f"task submit add {{}} --app {shop}",
+        "dead discard --all --yes",
+    ):
+        outcome = await fleet(*words.split())
+        assert outcome.code == 4, words
+        assert "Upgrade pgfleet" in outcome.err
+    assert await execute(connection, "SELECT id, state FROM fleet.lease") == [(lease.id, "LIVE")]
+    assert await execute(connection, "SELECT paused FROM fleet.queue") == [(False,)]
+    assert await execute(connection, "SELECT FROM fleet.task") == []

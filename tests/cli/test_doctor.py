@@ -172,8 +172,9 @@ async def test_what_a_pooler_drops_is_found(
 async def test_too_few_connections_are_found_whoever_limits_them(sound_url: str, examine_all: Examine) -> None:
     with psycopg.connect(sound_url, autocommit=True) as connection:
         connection.execute(
-            "INSERT INTO fleet.lease (id, worker, host, pid, version, queues, slots, ttl, state, granted_at, renewed_at,"
-            " expires_at) SELECT gen_random_uuid(), 'w', 'h', 1, '1', '{}', 1, '1 hour', 'LIVE', now(), now(),"
+            "INSERT INTO fleet.lease (id, worker, host, pid, version, queues, slots, schema_min, schema_max, ttl,"
+            " state, granted_at, renewed_at, expires_at) SELECT gen_random_uuid(), 'w', 'h', 1, '1', '{}', 1, 1, 1,"
+            " '1 hour', 'LIVE', now(), now(),"
             " now() + interval '1 hour' FROM generate_series(1, 2)"
         )
     run_sql(sound_url, "ALTER DATABASE sound CONNECTION LIMIT 9")

@@ -283,7 +283,7 @@ async def test_a_lease_that_was_registered_unheard_is_reaped_and_another_one_wor
     worker.stop()
     await until(watcher, STATE, first, is_=lambda state: state == "REAPED")
     worker.send(signal.SIGCONT)
-    await happened(cut, when, "INSERT 0 1")
+    await happened(cut, when, "SELECT 1")
     stage.then = play
     tasks = await submit_both(watcher)
     for task in tasks:

@@ -17,6 +17,7 @@ from sqlalchemy import Connection as AlchemyConnection
 from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 
+from fleet import schema
 from fleet.config import Settings
 from fleet.errors import SchemaMismatch
 from fleet.postgres import migrate
@@ -203,12 +204,14 @@ def test_a_database_older_than_the_code_is_told_to_upgrade(
 ) -> None:
     migrate.upgrade(empty)
     with_a_second_revision(tmp_path, monkeypatch, "pass")
+    assert migrate.check(empty) == "0001"
+    monkeypatch.setattr(schema, "SCHEMA_MIN", 2)
 
-    with pytest.raises(SchemaMismatch, match=r"at revision \w+, this code needs 9998\. Run `fleet db upgrade`"):
+    with pytest.raises(SchemaMismatch, match=r"at revision \w+, this code needs 0002\. Run `fleet db upgrade`"):
         migrate.check(empty)
 
     migrate.upgrade(empty)
-    assert migrate.check(empty) == "9998"
+    assert migrate.check(empty) == "0002"
 
 
 def with_a_second_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> None:
@@ -218,8 +221,8 @@ def with_a_second_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body
     (scripts / "versions").mkdir(parents=True)
     for path in (ROOT / "alembic").glob("**/*.py"):
         (scripts / path.relative_to(ROOT / "alembic")).write_text(path.read_text())
-    (scripts / "versions" / "9998_one_more.py").write_text(
-        f"from alembic import op\n\nrevision, down_revision = '9998', {head!r}\n\n\ndef upgrade():\n    {body}\n"
+    (scripts / "versions" / "0002_one_more.py").write_text(
+        f"from alembic import op\n\nrevision, down_revision = '0002', {head!r}\n\n\ndef upgrade():\n    {body}\n"
     )
     monkeypatch.setattr(migrate, "_scripts", lambda: scripts)
 
@@ -252,7 +255,7 @@ def test_a_table_in_use_is_waited_for_a_little_at_a_time(
         running.result(timeout=60)
 
     assert naps
-    assert migrate.check(empty) == "9998"
+    assert migrate.check(empty) == "0002"
     with connect(empty) as connection:
         assert connection.execute("SELECT extra FROM fleet.task").fetchall() == []
 

@@ -29,8 +29,9 @@ ALTER TABLE fleet.task DISABLE TRIGGER wake;
 """
 ROWS = """
 INSERT INTO fleet.queue (name) VALUES ('default'), ('other'), ('empty');
-INSERT INTO fleet.lease (id, worker, host, pid, version, queues, slots, ttl, state, granted_at, renewed_at, expires_at)
-SELECT lpad(to_hex(number), 32, '0')::uuid, 'worker', 'host', 1, '1', '{default}', 8, '1 hour',
+INSERT INTO fleet.lease
+  (id, worker, host, pid, version, queues, slots, schema_min, schema_max, ttl, state, granted_at, renewed_at, expires_at)
+SELECT lpad(to_hex(number), 32, '0')::uuid, 'worker', 'host', 1, '1', '{default}', 8, 1, 1, '1 hour',
   CASE number WHEN 2 THEN 'REAPED' ELSE 'LIVE' END, now(), now(), now() + interval '1 hour'
 FROM generate_series(1, 200) AS number;
 """

@@ -15,6 +15,7 @@ from fleet.lease import Lease
 from fleet.postgres import cancel, claim, dead_letter, heartbeat, settle
 from fleet.postgres.database import AsyncConnection, run
 from fleet.postgres.submit import Submission, accepted, statement
+from fleet.schema import SCHEMA_MAX, SCHEMA_MIN
 from fleet.task import ClaimedTask, Outcome, Settlement, Succeeded, Verdict
 from fleet.verify.history import Recorder, record_events
 
@@ -39,7 +40,7 @@ class Actor:
         record_events(events, folder, f"worker {actor.pid}", handlers=names)
         await run(
             connection, heartbeat.REGISTER, lease=lease.id, worker=lease.worker, host="host", pid=actor.pid, version="test",
-            queues=[queue], slots=8, ttl=TTL,
+            queues=[queue], slots=8, ttl=TTL, schema_min=SCHEMA_MIN, schema_max=SCHEMA_MAX,
         )  # fmt: skip
         events.emit(LeaseGranted(lease))
         return actor
