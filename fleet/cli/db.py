@@ -1,15 +1,18 @@
-"""`fleet db`: create, check and print the schema, and who may do what in it."""
+"""`fleet db`: create, check, print and weigh the schema, and say who may do what in it."""
 
 import re
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from fleet.cli.options import database_option, output_option
-from fleet.cli.output import print_json, say
-from fleet.cli.session import open_database
+from fleet.cli.output import Columns, Row, cell, print_json, print_rows, say
+from fleet.cli.session import act, open_database
+
+if TYPE_CHECKING:
+    from fleet.postgres.database import AsyncConnection
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -87,6 +90,50 @@ def grants(**names: str) -> None:
     if len(set(names.values())) < len(names):
         raise click.UsageError("each role needs a name of its own")
     click.echo(statements({Role(role): name for role, name in names.items()}), nl=False)
+
+
+@db.command()
+@output_option
+@database_option
+def size(*, output: str, database_url: str | None) -> None:
+    """Tell how large the tables are, and what could be pruned now.
+
+    Rows are estimates: what vacuum and analyze have reckoned last. Only the oldest 100,000 tasks are looked at.
+    """
+    from dataclasses import asdict
+
+    from fleet.postgres import size as sizes
+
+    database = open_database(database_url)
+    retention = database.settings.retention
+
+    async def look(connection: "AsyncConnection") -> tuple[list[Row], sizes.Oldest]:
+        tables = [asdict(each) for each in await sizes.tables(connection)]
+        return list(tables), await sizes.oldest(connection, retention)
+
+    tables, oldest = act(database, look)
+    more = oldest.looked == sizes.LOOKED_MAX
+    if output == "json":
+        found = {"oldest_finished_at": oldest.finished_at, "prunable": oldest.prunable, "prunable_more": more}
+        print_json({"tables": tables, "rows_are_estimates": True, "retention_seconds": retention, **found})
+        return
+    print_rows(tables, _SIZES, output, empty="")
+    say(f"tasks that could be pruned now: {oldest.prunable}{' or more' if more else ''}")
+    say(f"the oldest task that has ended did so at: {cell(oldest.finished_at)}")
+
+
+def _bytes_of(key: str) -> Callable[[Row], str]:
+    return lambda row: f"{row[key] / 2**20:,.1f} MiB"
+
+
+_SIZES: Columns = {
+    "TABLE": "name",
+    "ROWS (ESTIMATE)": lambda row: "?" if row["rows"] is None else f"{row['rows']:,}",
+    "DEAD": lambda row: f"{row['dead']:,}",
+    "DATA": _bytes_of("table_bytes"),
+    "INDEXES": _bytes_of("index_bytes"),
+    "TOAST": _bytes_of("toast_bytes"),
+}
 
 
 def _print_revision(revision: str, output: str) -> None:

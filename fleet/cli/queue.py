@@ -1,10 +1,11 @@
-"""`fleet queue`: list, pause and resume queues."""
+"""`fleet queue`: list, pause and resume queues, and say how long they keep."""
 
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import click
 
-from fleet.cli.options import database_option, output_option, queue_name
+from fleet.cli.options import database_option, duration, output_option, queue_name
 from fleet.cli.output import Columns, Row, print_json, print_rows, say
 from fleet.cli.session import act, actor, ask, open_database
 
@@ -18,17 +19,23 @@ def _queued_words(row: Row) -> str:
     return f"{row['queued']}{'+' if row['queued'] >= QUEUED_MAX else ''}"
 
 
+def _retention_words(row: Row) -> str:
+    seconds = row["retention_seconds"]
+    return "default" if seconds is None else f"{seconds / 86400:.4g} d"
+
+
 _COLUMNS: Columns = {
     "QUEUE": "name",
     "PAUSED": "paused",
     "WORKERS": "workers",
     "QUEUED": _queued_words,
+    "RETENTION": _retention_words,
 }
 
 
 @click.group()
 def queue() -> None:
-    """List, pause and resume queues."""
+    """List, pause and resume queues, and say how long they keep finished tasks."""
 
 
 @queue.command("list")
@@ -72,6 +79,33 @@ def resume(*, name: str, output: str, database_url: str | None) -> None:
     changed = act(open_database(database_url), verb)
     say(f"queue {name!r} goes on" if changed else f"queue {name!r} was not paused")
     _print_outcome(name, output, paused=False, changed=changed)
+
+
+@queue.command()
+@click.argument("name", type=queue_name)
+@click.argument("retention", type=duration, required=False, metavar="[DURATION]")
+@click.option("--default", is_flag=True, help="As the workers' settings say (FLEET_RETENTION, 7 days).")
+@output_option
+@database_option
+def retain(*, name: str, retention: timedelta | None, default: bool, output: str, database_url: str | None) -> None:
+    """Keep finished tasks of this queue for so long, such as 30d, and not as long as the others'.
+
+    Dead letters are kept until somebody judges them.
+    """
+    from fleet.postgres import queue as queues
+
+    if (retention is None) is not default:
+        raise click.UsageError("give either a duration, such as 30d, or --default")
+
+    async def verb(connection: "AsyncConnection") -> bool:
+        return await queues.retain(connection, name, retention, actor())
+
+    changed = act(open_database(database_url), verb)
+    seconds = None if retention is None else retention.total_seconds()
+    words = _retention_words({"retention_seconds": seconds})
+    say(f"queue {name!r} {'keeps' if changed else 'kept already'} its finished tasks: {words}")
+    if output == "json":
+        print_json({"name": name, "retention_seconds": seconds, "changed": changed})
 
 
 def _print_outcome(name: str, output: str, *, paused: bool, changed: bool) -> None:

@@ -16,6 +16,7 @@ class QueueView(View):
     paused: bool
     workers: int = Field(description="With a good lease, that serve it.")
     queued: int = Field(description=f"Tasks that wait or are not due yet, counted up to {QUEUED_MAX:,}.")
+    retention_seconds: float | None = Field(default=None, description="Where the queue has a rule of its own.")
 
 
 class Queues(View):

@@ -28,7 +28,7 @@ _BUSY = {"55P03", "57014", "25P03", "25P04", "40P01", "40001"}
 _FULL = {"53100": "disk", "53200": "memory"}
 # The roles that run a few statements again and again, and what keeps their plans: made once, and only from indexes, so
 # that no statistics, neither wrong nor old ones, can make one that a grown table turns into a disaster.
-_HOT = ("claim", "scout", "settle", "heartbeat", "maintenance", "client", "metrics")
+_HOT = ("claim", "scout", "settle", "heartbeat", "maintenance", "prune", "client", "metrics")
 _PLANNED_ONCE = {
     "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",

@@ -132,7 +132,8 @@ def live_workers() -> Select[Any]:
 def queues() -> Select[Any]:
     """Select the queues that are known or waited in: paused or not, how many workers serve them, how many tasks wait.
 
-    `queued` is counted up to QUEUED_MAX. The names that tasks wait under are found one by one along the index.
+    `retention_seconds` is null where the settings say it; `queued` is counted up to QUEUED_MAX. The names that tasks wait
+    under are found one by one along the index.
     """
     waiting = select(func.min(task.c.queue).label("name")).where(task.c.state == "QUEUED").cte(recursive=True)
     following = select(func.min(task.c.queue)).where(task.c.state == "QUEUED", task.c.queue > waiting.c.name)
@@ -158,6 +159,7 @@ def queues() -> Select[Any]:
         select(
             known.c.name,
             func.coalesce(queue.c.paused, false()).label("paused"),
+            cast(extract("epoch", queue.c.retention), Float).label("retention_seconds"),
             serving.label("workers"),
             select(func.count()).select_from(queued).correlate(known).scalar_subquery().label("queued"),
         )

@@ -1,4 +1,4 @@
-"""What every worker does for the whole fleet beside its own work: reap, sweep, expire, prune. No leader, no schedule."""
+"""What every worker does for the whole fleet beside its own work: reap, sweep, expire. No leader, no schedule."""
 
 import asyncio
 import time
@@ -9,7 +9,7 @@ from uuid import UUID
 from fleet.config import Settings
 from fleet.events import Events, LeasesReaped, TasksExpired, TasksReclaimed
 from fleet.faultpoint import faultpoint
-from fleet.postgres import cancel, expire, prune, reap
+from fleet.postgres import cancel, expire, reap
 from fleet.postgres.database import AsyncConnection, Database
 from fleet.worker.loop import every
 
@@ -84,7 +84,7 @@ class Maintenance:
             self.resting.set()
 
     async def step(self) -> None:
-        """One round: reap and sweep; expire; and now and then look for orphans and prune."""
+        """One round: reap and sweep; expire; and now and then look for orphans."""
         connection = await self._connected()
         seen = await reap.survey(connection)
         await self.reap_once(connection, seen.leases)
@@ -93,7 +93,6 @@ class Maintenance:
         if self._rounds % FULL_PASS_EVERY == 0:
             self._tell(await reap.sweep_orphans(connection, self._sweeper()))
             await cancel.forget(connection)
-            await prune.prune(connection, self._me(), round(time.time() * 1000), self._settings.retention)
         self._rounds += 1
 
     async def reap_once(self, connection: AsyncConnection, leases: Sequence[reap.LeaseSeen]) -> None:

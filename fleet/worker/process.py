@@ -26,6 +26,7 @@ from fleet.worker.keeper import Callbacks, Keeper
 from fleet.worker.listener import Listener
 from fleet.worker.loop import attempt, back_off, pause, reconnecting, trouble
 from fleet.worker.maintenance import Maintenance
+from fleet.worker.pruner import Pruner
 from fleet.worker.settler import Settler
 from fleet.worker.slots import Slots, Stop
 from fleet.worker.standing import Standing
@@ -158,13 +159,16 @@ class Worker:
         self._listener = Listener(self._database, self.queues, settings, events, self._claimer.wake.set)
         self._claimer.listening = self._listener.up
         self._maintenance = Maintenance(self._database, settings, events, me=self._me, reclaimed=self._expect_retry)
+        self._pruner = Pruner(self._database, settings, events, me=self._me)
         events.subscribe(self._notice)
 
     async def _live(self) -> None:
         """Run all parts until a drain is asked for, then drain and stop them."""
         try:
             async with anyio.create_task_group() as parts:
-                for part in (self._slots, self._settler, self._listener, self._maintenance, self._claimer.scout):
+                for part in (
+                    self._slots, self._settler, self._listener, self._maintenance, self._pruner, self._claimer.scout,
+                ):  # fmt: skip
                     parts.start_soon(part.run)
                 parts.start_soon(self._watch_tenure)
                 claims_over = asyncio.Event()

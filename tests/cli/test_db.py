@@ -1,11 +1,16 @@
 """`fleet db`: the schema is made, checked and printed."""
 
+from datetime import timedelta
+
 import psycopg
 import pytest
 
-from fleet.postgres.database import AsyncConnection
+from fleet.errors import UpgradeRefused
+from fleet.postgres import migrate
+from fleet.postgres.database import AsyncConnection, Database
+from fleet.postgres.tables import metadata
 from tests.cli.conftest import Command
-from tests.support import execute, new_lease
+from tests.support import execute, new_lease, submit
 
 
 async def test_upgrade_makes_the_schema_and_may_be_repeated(anywhere: Command, empty_url: str) -> None:
@@ -53,11 +58,11 @@ async def test_grants_refuses_what_cannot_name_five_roles(anywhere: Command, nam
     assert (outcome.code, outcome.out) == (2, "")
 
 
-@pytest.mark.usefixtures("later_schema")
 async def test_nothing_is_written_where_the_schema_does_not_fit(
-    fleet: Command, shop: str, connection: AsyncConnection
+    fleet: Command, shop: str, connection: AsyncConnection, request: pytest.FixtureRequest
 ) -> None:
-    lease = await new_lease(connection, worker="live", queues=["sums"])
+    lease = await new_lease(connection, worker="live", queues=["sums"], ttl=timedelta(minutes=1))
+    request.getfixturevalue("later_schema")
     for words in (
         "queue pause sums",
         "worker drain live",
@@ -70,3 +75,53 @@ async def test_nothing_is_written_where_the_schema_does_not_fit(
     assert await execute(connection, "SELECT id, state FROM fleet.lease") == [(lease.id, "LIVE")]
     assert await execute(connection, "SELECT paused FROM fleet.queue") == [(False,)]
     assert await execute(connection, "SELECT FROM fleet.task") == []
+
+
+async def test_size_tells_of_every_table_and_what_could_be_pruned(fleet: Command, connection: AsyncConnection) -> None:
+    await new_lease(connection, queues=["default", "kept"], ttl=timedelta(minutes=1))
+    assert (await fleet("queue", "retain", "kept", "30d")).code == 0
+    for queue in ("default", "default", "kept"):
+        await submit(connection, queue=queue)
+    await execute(
+        connection,
+        "UPDATE fleet.task SET state = 'SUCCEEDED', finished_at = '2020-01-01T00:00:00Z' WHERE queue = 'default'",
+    )
+    await execute(
+        connection,
+        "UPDATE fleet.task SET state = 'CANCELLED', finished_at = now() - interval '8 days' WHERE queue = 'kept'",
+    )
+    await submit(connection)
+    await connection.execute("ANALYZE fleet.task")
+    told = (await fleet("db", "size", "-o", "json")).json
+    assert (told["prunable"], told["prunable_more"], told["rows_are_estimates"]) == (2, False, True)
+    assert told["oldest_finished_at"].startswith("2020-01-01T00:00:00")
+    assert told["retention_seconds"] == 7 * 86_400
+    tables = {each["name"]: each for each in told["tables"]}
+    assert set(tables) == {table.name for table in metadata.tables.values()} | {"fleet_alembic_version"}
+    assert tables["task"]["rows"] == 4
+    assert tables["task"]["table_bytes"] >= 8192
+    assert tables["task"]["index_bytes"] >= 8192
+    table = await fleet("db", "size")
+    assert table.lines[0] == ["TABLE", "ROWS (ESTIMATE)", "DEAD", "DATA", "INDEXES", "TOAST"]
+    assert "could be pruned now: 2" in table.err
+    assert "2020-01-01 00:00:00Z" in table.err
+
+
+async def test_an_upgrade_that_workers_stand_in_the_way_of_ends_with_6_and_force_says_whom_it_went_over(
+    fleet: Command, connection: AsyncConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = await new_lease(connection, worker="old", ttl=timedelta(minutes=1))
+    misfit = migrate.Misfit(lease.id, "old", "host", "0.1", 1, 1)
+
+    def upgrade(database: Database, *, force: bool) -> list[migrate.Misfit]:
+        if not force:
+            raise UpgradeRefused(f"schema 2 does not suit {misfit}")
+        return [misfit]
+
+    monkeypatch.setattr(migrate, "upgrade", upgrade)
+    refused = await fleet("db", "upgrade")
+    assert (refused.code, refused.out) == (6, "")
+    assert "does not suit old on host (pgfleet 0.1, schemas 1 to 1)" in refused.err
+    forced = await fleet("db", "upgrade", "--force")
+    assert forced.code == 0
+    assert "went on over old on host (pgfleet 0.1, schemas 1 to 1)" in forced.err

@@ -30,7 +30,7 @@ CODES: dict[ExitCode, list[tuple[str, ...]]] = {
         ("dead", "list"), ("dead", "requeue", "DEAD"), ("dead", "discard", "DEAD"), ("dead", "discard", "--all", "--yes"),
         ("queue", "list"), ("queue", "pause", "default"), ("queue", "resume", "default"),
         ("worker", "list"), ("worker", "drain", "LIVE"),
-        ("db", "check"), ("db", "upgrade"), ("db", "sql"),
+        ("queue", "retain", "default", "30d"), ("db", "check"), ("db", "upgrade"), ("db", "sql"), ("db", "size"),
         ("health",), ("health", "--worker"), ("doctor", *SOUND), ("completion", "bash"), ("--version",),
         ("verify", "--database"), ("token", "list"), ("token", "create", "new", "--scope", "read"), ("token", "revoke", "ci"),
     ],
@@ -57,7 +57,7 @@ CODES: dict[ExitCode, list[tuple[str, ...]]] = {
     ],
     ExitCode.SCHEMA: [
         ("task", "list", *BARE), (*SUM, *BARE), ("dead", "list", *BARE), ("queue", "list", *BARE),
-        ("queue", "pause", "default", *BARE), ("worker", "list", *BARE), ("worker", "run", "SHOP", *BARE),
+        ("queue", "pause", "default", *BARE), ("db", "size", *BARE), ("worker", "list", *BARE), ("worker", "run", "SHOP", *BARE),
         ("verify", "--database", *BARE), ("db", "check", *BARE),
         ("token", "revoke", "ci", *BARE), ("api", "run", "SHOP", "--port", "0", *BARE),
     ],

@@ -1,11 +1,13 @@
 """/queues."""
 
+from datetime import timedelta
 from urllib.parse import quote
 
 import httpx
 import pytest
 
 from fleet import Fleet
+from fleet.postgres import queue
 from fleet.postgres.database import AsyncConnection
 from fleet.task import State
 from tests.http.steps import ended, problem, submitted
@@ -88,3 +90,12 @@ async def test_nobody_starts_a_task_of_a_paused_queue_before_it_is_resumed(app: 
         assert (await api.get(f"/tasks/{waiting}")).json()["state"] == "QUEUED"
         await api.post("/queues/sums/resume")
         await ended(api, waiting, State.SUCCEEDED)
+
+
+async def test_a_queue_with_a_rule_of_its_own_says_how_long_it_keeps(
+    api: httpx.AsyncClient, connection: AsyncConnection
+) -> None:
+    await new_lease(connection, ttl=MINUTE, queues=["kept"])
+    assert "retention_seconds" not in (await queues(api))["kept"]
+    await queue.retain(connection, "kept", timedelta(days=30), "ann")
+    assert (await queues(api))["kept"]["retention_seconds"] == 30 * 86_400

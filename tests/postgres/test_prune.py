@@ -1,7 +1,7 @@
 """What is forgotten, and what never is."""
 
 import asyncio
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -9,11 +9,11 @@ import pytest
 from uuid_utils.compat import uuid7
 
 from fleet.lease import Lease
-from fleet.postgres import prune, settle
+from fleet.postgres import prune, queue, settle
 from fleet.postgres.database import AsyncConnection
 from fleet.task import Cancelled, ClaimedTask, Released, Settlement, Succeeded
 from tests.postgres.steps import MINUTE, end_lease, error, reap_lease, scalar, settle_one, take, waits
-from tests.support import counters, execute, history, new_lease, row, submit
+from tests.support import counters, execute, expire_lease, history, new_lease, row, submit
 
 NOW_MS = 1_800_000_000_000
 DAY_MS = 86_400_000
@@ -240,3 +240,148 @@ async def test_a_whole_life_is_pruned_to_nothing_but_its_counts(connection: Asyn
     assert left == [("FAILED",), ("QUEUED",)]
     assert (await row(connection, released.id))["state"] == "QUEUED"
     assert await counters(connection) == {("dead_letters", "default", "handler_error"): 1, ("purged", "default", ""): 2}
+
+
+async def rule(connection: AsyncConnection, retention: timedelta | None, name: str = "default") -> None:
+    await execute(connection, "INSERT INTO fleet.queue (name) VALUES (:name) ON CONFLICT DO NOTHING", name=name)
+    assert await queue.retain(connection, name, retention, "ann") is True
+
+
+@pytest.mark.parametrize(("kept_days", "finished_days", "pruned"), [
+    (30, 29.9, False), (30, 30.1, True), (2, 2.1, True), (2, 1.9, False), (8, 7.5, False),
+])  # fmt: skip
+async def test_a_queue_with_a_rule_of_its_own_keeps_for_that_long(
+    connection: AsyncConnection, kept_days: int, finished_days: float, pruned: bool
+) -> None:
+    await rule(connection, timedelta(days=kept_days))
+    task_id = await task_of(connection, 1, age_ms=40 * DAY_MS, finished_days=finished_days)
+    await prune_now(connection)
+    assert await exists(connection, task_id) is not pruned
+
+
+async def test_a_rule_is_for_its_queue_alone_and_reaches_younger_ids_than_the_default(
+    connection: AsyncConnection,
+) -> None:
+    await rule(connection, timedelta(days=1), name="brief")
+    brief, default = [await task_of(connection, number, age_ms=2 * DAY_MS, finished_days=1.5) for number in (1, 2)]
+    long = await task_of(connection, 3)
+    await execute(connection, "UPDATE fleet.task SET queue = 'brief' WHERE id = :id", id=brief)
+    await rule(connection, timedelta(days=365), name="long")
+    await execute(connection, "UPDATE fleet.task SET queue = 'long' WHERE id = :id", id=long)
+    assert await prune_now(connection) == 1
+    assert [await exists(connection, task_id) for task_id in (brief, default, long)] == [False, True, True]
+
+
+async def test_a_dead_letter_outlives_every_rule_until_it_is_judged(connection: AsyncConnection) -> None:
+    await rule(connection, HOUR)
+    task_id = await task_of(connection, 1, state="FAILED")
+    assert await prune_now(connection) == 0
+    await execute(connection, "UPDATE fleet.task SET resolved_at = clock_timestamp() WHERE id = :id", id=task_id)
+    assert await prune_now(connection) == 1
+
+
+async def test_the_key_of_a_task_that_is_kept_for_long_is_kept_with_it(connection: AsyncConnection) -> None:
+    task_id = await submit(connection, key="key")
+    await rule(connection, timedelta(days=365))
+    await execute(connection, "UPDATE fleet.submission SET created_at = now() - interval '40 days'")
+    await execute(
+        connection,
+        "UPDATE fleet.task SET state = 'SUCCEEDED', finished_at = now() - interval '40 days' WHERE id = :id",
+        id=task_id,
+    )
+    now_ms = round(1000 * float(await scalar(connection, "SELECT extract(epoch FROM now())"))) + 400 * DAY_MS
+    await prune.prune(connection, ME, now_ms, HOUR)
+    assert await scalar(connection, "SELECT count(*) FROM fleet.submission") == 1
+    await queue.retain(connection, "default", None, "ann")
+    await prune.prune(connection, ME, now_ms, HOUR)
+    assert await scalar(connection, "SELECT count(*) FROM fleet.submission") == 0
+
+
+# Each statement writes how many rows it has deleted from which table, in its own transaction.
+WATCH = """
+CREATE TABLE deleted (at bigint, what text, count bigint);
+CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  INSERT INTO deleted SELECT txid_current(), TG_TABLE_NAME, count(*) FROM gone;
+  RETURN NULL;
+END $$;
+"""
+WATCHED = """
+CREATE TRIGGER note AFTER DELETE ON fleet.{table} REFERENCING OLD TABLE AS gone
+FOR EACH STATEMENT EXECUTE FUNCTION note();
+"""
+
+
+async def test_no_statement_deletes_more_than_a_batch_and_all_of_them_delete_everything(
+    connection: AsyncConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prune, "PRUNE_BATCH", 10)
+    for number in range(1, 36):
+        attempts = 4 if number < 12 else 1
+        task_id = await task_of(connection, number)
+        await execute(
+            connection, "UPDATE fleet.task SET attempt = :attempts WHERE id = :id", attempts=attempts, id=task_id
+        )
+        await execute(
+            connection,
+            "INSERT INTO fleet.attempt (task_id, attempt, lease_id, outcome)"
+            " SELECT :id, number, gen_random_uuid(), 'error' FROM generate_series(1, :attempts::int) AS number",
+            id=task_id, attempts=attempts,
+        )  # fmt: skip
+        await execute(
+            connection,
+            "INSERT INTO fleet.submission (scope, key, task_id, fingerprint, created_at) VALUES ('', :key, :id, '', :at)",
+            key=str(number), id=task_id, at=datetime(2020, 1, 1, tzinfo=UTC) + timedelta(seconds=number),
+        )  # fmt: skip
+        lease = await new_lease(connection)
+        await end_lease(connection, lease)
+    await execute(connection, "UPDATE fleet.lease SET cleared_at = now() - interval '8 days'")
+    await connection.execute(WATCH.encode())
+    for table in ("task", "attempt", "submission", "lease"):
+        await connection.execute(WATCHED.format(table=table).encode())
+
+    assert await prune_now(connection) == 35
+
+    most = dict(await execute(connection, "SELECT what, max(count) FROM deleted GROUP BY what"))
+    # a batch of tasks ends with the one that fills its number of attempts
+    assert most["task"] <= 10
+    assert most["attempt"] <= 10 + 4
+    assert (most["submission"], most["lease"]) == (10, 10)
+    for table in ("task", "attempt", "submission", "lease"):
+        assert await scalar(connection, f"SELECT count(*) FROM fleet.{table}") == 0
+
+
+async def test_a_pass_that_was_interrupted_half_way_is_gone_on_with(
+    connection: AsyncConnection, other: AsyncConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prune, "PRUNE_BATCH", 10)
+    for number in range(1, 41):
+        await task_of(connection, number)
+    rests = 0
+
+    async def die(seconds: float) -> None:
+        nonlocal rests
+        rests += 1
+        if rests == 2:
+            raise ConnectionAbortedError
+
+    with pytest.raises(ConnectionAbortedError):
+        await prune.prune(other, ME, NOW_MS, WEEK, die)
+    assert await scalar(connection, "SELECT count(*) FROM fleet.task") == 20
+    assert await prune_now(connection) == 20
+    assert (await counters(connection))["purged", "default", ""] == 40
+
+
+async def test_the_worker_whose_lease_is_the_oldest_prunes_and_no_other(connection: AsyncConnection) -> None:
+    leases = [await new_lease(connection, ttl=MINUTE) for _ in range(3)]
+
+    async def turns() -> list[bool]:
+        return [await prune.my_turn(connection, lease.id) for lease in leases]
+
+    assert await turns() == [True, False, False]
+    await expire_lease(connection, leases[0])
+    assert await turns() == [False, True, False]
+    await execute(connection, "UPDATE fleet.lease SET state = 'DRAINING' WHERE id = :id", id=leases[1].id)
+    assert await turns() == [False, False, True]
+    await execute(connection, "DELETE FROM fleet.lease")
+    assert await turns() == [False, False, False]

@@ -1,10 +1,11 @@
 """Pause and resume."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from fleet.errors import NotFound
+from fleet.errors import InvalidArguments, NotFound
 from fleet.lease import Lease
 from fleet.postgres import queue
 from fleet.postgres.database import AsyncConnection
@@ -82,3 +83,34 @@ async def test_a_resumed_queue_wakes_its_workers(
     await queue.resume(connection, "default", "ann")
     assert [note.payload async for note in other.notifies(timeout=30, stop_after=1)] == ["default"]
     assert [task.id for task in await claim_some(connection, lease)] == [task_id]
+
+
+async def test_a_queue_keeps_for_as_long_as_was_said_and_who_said_it_is_on_record(connection: AsyncConnection) -> None:
+    await submit(connection, queue="b")
+    month = timedelta(days=30)
+    assert await queue.retain(connection, "b", month, "ann")
+    assert not await queue.retain(connection, "b", month, "bob")
+    assert await execute(connection, "SELECT name, retention, paused FROM fleet.queue") == [("b", month, False)]
+    assert await queue.retain(connection, "b", None, "cid")
+    assert not await queue.retain(connection, "b", None, "dan")
+    assert await execute(connection, "SELECT name, retention FROM fleet.queue") == [("b", None)]
+    assert await execute(connection, "SELECT actor, action, subject, detail FROM fleet.audit ORDER BY id") == [
+        ("ann", "retain", "b", "30 days"), ("cid", "retain", "b", "default"),
+    ]  # fmt: skip
+    with pytest.raises(NotFound, match="there is no queue 'c'; there are: b"):
+        await queue.retain(connection, "c", month, "ann")
+
+
+@pytest.mark.parametrize(("retention", "fits"), [
+    (timedelta(minutes=60), True), (timedelta(minutes=59), False), (timedelta(days=36_500), True),
+    (timedelta(days=36_501), False), (timedelta(days=-1), False),
+])  # fmt: skip
+async def test_a_queue_keeps_for_an_hour_to_a_hundred_years(
+    connection: AsyncConnection, retention: timedelta, fits: bool
+) -> None:
+    await submit(connection, queue="b")
+    if fits:
+        assert await queue.retain(connection, "b", retention, "ann")
+    else:
+        with pytest.raises(InvalidArguments, match="1 hour to 36500 days"):
+            await queue.retain(connection, "b", retention, "ann")
