@@ -156,6 +156,18 @@ SCENARIOS = {
         runs=({"old_tasks": 300_000, "tasks": 60_000},),
         quick=({"old_tasks": 60_000, "tasks": 15_000},),
     ),
+    "retention": Scenario(
+        "Whether claims at half load wait while old tasks are pruned.",
+        {
+            "old_tasks": (1_000_000, "Finished tasks older than the retention."),
+            "rate": (0.0, _RATE),
+            "seconds": (60.0, "How long it lasts at most."),
+            "slots": (64, _SLOTS),
+            "rounds": (3, _ROUNDS),
+        },
+        runs=({"old_tasks": 300_000, "seconds": 30.0, "rounds": 1},),
+        quick=({"old_tasks": 50_000, "seconds": 5.0, "rounds": 1},),
+    ),
     "recovery": Scenario(
         "How long a task waits for its next start when its worker is killed.",
         {

@@ -165,11 +165,11 @@ def head() -> str | None:
     return ScriptDirectory.from_config(_config()).get_current_head()
 
 
-def statements(since: str | None = None) -> str:
-    """Return the SQL of the whole schema, or of what came after a revision, for those who must review it."""
+def statements(revisions: str = "head") -> str:
+    """Return the SQL of the whole schema, or from one revision to another (`0001:0002`), for those who must review it."""
     out = io.StringIO()
-    command.upgrade(_config(output=out), f"{since}:head" if since else "head", sql=True)
-    return ("" if since else "CREATE SCHEMA IF NOT EXISTS fleet;\n\n") + out.getvalue()
+    command.upgrade(_config(output=out), revisions, sql=True)
+    return ("CREATE SCHEMA IF NOT EXISTS fleet;\n\n" if revisions == "head" else "") + out.getvalue()
 
 
 def _config(connection: Connection | None = None, output: io.StringIO | None = None, judge: Any = None) -> Config:

@@ -36,9 +36,9 @@ class Pruner:
             if not await prune.my_turn(connection, self._me()):
                 return 0
             now_ms = round(time.time() * 1000)
-            return await prune.prune(connection, self._me(), now_ms, self._settings.retention, _rest)
+            return await prune.prune(connection, self._me(), now_ms, self._settings.retention, rest)
 
 
-async def _rest(seconds: float) -> None:
+async def rest(seconds: float) -> None:
     """Leave the others three quarters of the time: a server that is slow just now is left alone for longer."""
     await pause(RESTS * seconds)

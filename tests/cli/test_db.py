@@ -66,7 +66,7 @@ async def test_nothing_is_written_where_the_schema_does_not_fit(
     for words in (
         "queue pause sums",
         "worker drain live",
-        f"task submit add {{}} --app {shop}",
+        f'task submit add {{"a":1}} --app {shop}',
         "dead discard --all --yes",
     ):
         outcome = await fleet(*words.split())

@@ -1,5 +1,6 @@
 """Two releases beside each other: real worker processes of an old and a new one, on a schema that changes under them."""
 
+import asyncio
 import re
 import shutil
 import signal
@@ -63,19 +64,23 @@ class Release:
     async def worker(self, watcher: AsyncConnection, name: str) -> AsyncIterator["subprocess.Popen[str]"]:
         """Run a worker of this release, and yield it when it has its lease."""
         command = [sys.executable, "-m", "fleet", "worker", "run", "shop:app", "--name", name]
-        with subprocess.Popen(
+        process = await asyncio.to_thread(self._start, command)
+        try:
+            await until(watcher, LEASES, name, is_=lambda count: count == 1)
+            yield process
+        finally:
+            process.kill()
+            process.communicate()
+
+    def _start(self, command: list[str]) -> "subprocess.Popen[str]":
+        return subprocess.Popen(
             command,
             cwd=self.folder,
             env=self._environment(),
             stderr=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             text=True,
-        ) as process:
-            try:
-                await until(watcher, LEASES, name, is_=lambda count: count == 1)
-                yield process
-            finally:
-                process.kill()
+        )
 
     def _environment(self) -> dict[str, str]:
         return environment(self.url, FLEET_TTL="3s", PYTHONPATH=str(self.folder))

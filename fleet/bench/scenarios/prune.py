@@ -31,7 +31,7 @@ def measure(stage: Stage, *, old_tasks: int, tasks: int, rounds: int) -> Result:
     def side(*, pruning: bool) -> Figures:
         with stage.database() as url:
             with psycopg.connect(url, autocommit=True) as connection:
-                _fill_old(connection, old_tasks)
+                fill_old(connection, old_tasks)
                 fill(connection, tasks)
             return stage.play("fleet.bench.sides.pruned", url=url, tasks=tasks, slots=256, pruning=pruning)
 
@@ -52,6 +52,7 @@ def measure(stage: Stage, *, old_tasks: int, tasks: int, rounds: int) -> Result:
     return Result("prune", setup, figures, rounds=every)
 
 
-def _fill_old(connection: Connection, tasks: int) -> None:
+def fill_old(connection: Connection, tasks: int) -> None:
+    """Put tasks there that ended eight days ago."""
     connection.execute(_OLD, (PAD, tasks))
     settle_down(connection, "fleet.attempt")
