@@ -55,7 +55,10 @@ def test_every_revision_after_the_first_is_one_that_workers_can_go_on_under() ->
     ("op.execute('CREATE INDEX extra ON fleet.task (name)')", {"require-concurrent-index-creation"}),
     ("op.execute('ALTER TABLE fleet.task DROP COLUMN result')", {"ban-drop-column"}),
     ("op.execute('ALTER TABLE fleet.task ADD COLUMN extra text')", set()),
-    ("""with op.get_context().autocommit_block(): op.execute('CREATE INDEX CONCURRENTLY extra ON fleet.task (name)')""", set()),
+    (
+        """with op.get_context().autocommit_block(): op.execute('CREATE INDEX CONCURRENTLY extra ON fleet.task (name)')""",
+        set(),
+    ),
 ], ids=lambda value: "" if isinstance(value, str) else " ".join(value))  # fmt: skip
 def test_what_a_revision_of_ours_would_break_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, rules: set[str]
