@@ -16,8 +16,9 @@ import pytest
 from fleet.postgres.database import AsyncConnection
 from tests.http.running import environment
 from tests.processes.crew import ROOT, until, value
-from tests.support import PATIENCE_SECONDS, eventually, submit
+from tests.support import eventually, submit
 
+SECONDS = 120.0  # a dozen processes start, one after another
 SHOP = """
 import asyncio
 from fleet import Fleet
@@ -57,7 +58,7 @@ class Release:
         """Run a command of this release, which is to end by itself."""
         return subprocess.run(
             [sys.executable, "-m", "fleet", *command],
-            cwd=self.folder, env=self._environment(), capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False,
+            cwd=self.folder, env=self._environment(), capture_output=True, text=True, timeout=SECONDS, check=False,
         )  # fmt: skip
 
     @asynccontextmanager
@@ -66,7 +67,7 @@ class Release:
         command = [sys.executable, "-m", "fleet", "worker", "run", "shop:app", "--name", name]
         process = await asyncio.to_thread(self._start, command)
         try:
-            await until(watcher, LEASES, name, is_=lambda count: count == 1)
+            await until(watcher, LEASES, name, is_=lambda count: count == 1, seconds=SECONDS)
             yield process
         finally:
             process.kill()
@@ -107,12 +108,12 @@ async def ended(process: "subprocess.Popen[str]") -> int:
     async def probe() -> bool:
         return process.poll() is not None
 
-    await eventually(probe)
+    await eventually(probe, SECONDS)
     return int(process.returncode)
 
 
 async def all_done(watcher: AsyncConnection) -> None:
-    await until(watcher, OPEN, is_=lambda count: count == 0)
+    await until(watcher, OPEN, is_=lambda count: count == 0, seconds=SECONDS)
     assert await value(watcher, BADLY) == 0
 
 

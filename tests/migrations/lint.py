@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-SQUAWK = Path(sys.executable).with_name("squawk")
+SQUAWK = str(Path(sys.executable).with_name("squawk"))
 # Time-outs are fleet's own (migrate.py), and 32 bits are enough where it says `integer`.
 ELSEWHERE = {"require-lock-timeout", "require-statement-timeout", "prefer-bigint-over-int", "prefer-robust-stmts"}
 CONTRACTS = {"ban-drop-column", "ban-drop-table", "ban-drop-not-null", "renaming-column", "renaming-table"}
