@@ -60,7 +60,7 @@ def rolled(url: str, submit: Callable[[int], UUID], roll: Callable[[], None], wo
 
     A pause of the load itself, on a machine that is short of time, is none of the workers'.
     """
-    with psycopg.connect(url, autocommit=True) as database:
+    with psycopg.connect(url, autocommit=True, client_encoding="utf8") as database:
 
         def ask(question: str) -> tuple[object, ...]:
             return database.execute(question.encode()).fetchone() or ()
