@@ -8,7 +8,7 @@ import psycopg
 from sqlalchemy.exc import DBAPIError
 
 from fleet.doctor import server, tables, work
-from fleet.doctor.check import Check, Finding, Opinion, Verdict, words
+from fleet.doctor.check import Check, Finding, Opinion, Verdict, together, words
 from fleet.errors import SchemaMismatch
 from fleet.postgres import examine as ask
 from fleet.postgres import grants, mend, migrate, pooled, shape, upkeep
@@ -35,8 +35,12 @@ def _finding(check: Check[Any], site: ask.Site) -> Finding:
         if site.connection.broken:
             raise psycopg.OperationalError(words(error)) from error
         forbidden = isinstance(cause, psycopg.errors.InsufficientPrivilege)
-        opinion = Opinion(Verdict.UNKNOWN, words(cause), mend.let_read(site.role) if forbidden else None)
+        opinion = Opinion(Verdict.UNKNOWN, words(cause), _let_read(site.role) if forbidden else None)
     return Finding(check.name, *opinion)
+
+
+def _let_read(role: str) -> str | None:
+    return together([mend.enter(role), *grants.grants_of(grants.NEEDS[grants.Role.READER], role)])
 
 
 def _revision(database: Database) -> str | SchemaMismatch:

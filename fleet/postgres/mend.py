@@ -2,13 +2,7 @@
 
 from psycopg import sql
 
-_QUESTIONS = "GRANT USAGE ON SCHEMA fleet TO {role}; GRANT SELECT ON ALL TABLES IN SCHEMA fleet TO {role}"
 _STATISTICS = "GRANT pg_read_all_stats TO {role}"
-
-
-def let_read(role: str) -> str:
-    """Let a role read the fleet's tables."""
-    return _QUESTIONS.format(role=_name(role))
 
 
 def let_watch(role: str) -> str:
