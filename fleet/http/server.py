@@ -85,9 +85,12 @@ def _asgi(app: Fleet, guard: Guard, *, allow_unknown: bool, events: Events) -> S
         by_path[route.path][route.method] = route
     described = document(ROUTES, orders, guarded=guard.asks)
 
-    async def describe(request: Request) -> Response:
+    async def let_read(request: Request) -> None:
         guard.admit(request.headers)
         await callers.admit(request.headers, tokens.Scope.READ)
+
+    async def describe(request: Request) -> Response:
+        await let_read(request)
         body = mounted(described, request.scope.get("root_path", ""))
         return Response(body, media_type="application/json", headers=_ALWAYS)
 
@@ -101,8 +104,8 @@ def _asgi(app: Fleet, guard: Guard, *, allow_unknown: bool, events: Events) -> S
         routes=[
             *routes,
             StarletteRoute(_OPENAPI, describe),
-            StarletteRoute("/metrics", _metrics(guard, partial(render, HttpMetrics(events).registry))),
-            StarletteRoute("/metrics/fleet", _metrics(guard, partial(plain, FleetMetrics(app.database).registry))),
+            StarletteRoute("/metrics", _metrics(let_read, partial(render, HttpMetrics(events).registry))),
+            StarletteRoute("/metrics/fleet", _metrics(let_read, partial(plain, FleetMetrics(app.database).registry))),
         ],
         exception_handlers={HTTPException: _not_routed, Problem: _refused},
         lifespan=lifespan,
@@ -111,11 +114,13 @@ def _asgi(app: Fleet, guard: Guard, *, allow_unknown: bool, events: Events) -> S
     return program
 
 
-def _metrics(guard: Guard, tell: Callable[[str], tuple[str, bytes]]) -> Callable[[Request], Awaitable[Response]]:
+def _metrics(
+    admit: Callable[[Request], Awaitable[None]], tell: Callable[[str], tuple[str, bytes]]
+) -> Callable[[Request], Awaitable[Response]]:
     """Return the endpoint that tells metrics. In a thread: the database may be asked, which blocks."""
 
     async def endpoint(request: Request) -> Response:
-        guard.admit(request.headers, open_to_all=False)
+        await admit(request)
         kind, text = await anyio.to_thread.run_sync(tell, request.headers.get("accept", ""))
         return Response(text, headers=_ALWAYS | {"Content-Type": kind})
 

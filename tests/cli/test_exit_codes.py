@@ -57,8 +57,8 @@ CODES: dict[ExitCode, list[tuple[str, ...]]] = {
     ],
     ExitCode.SCHEMA: [
         ("task", "list", *BARE), (*SUM, *BARE), ("dead", "list", *BARE), ("queue", "list", *BARE),
-        ("queue", "pause", "default", *BARE), ("db", "size", *BARE), ("worker", "list", *BARE), ("worker", "run", "SHOP", *BARE),
-        ("verify", "--database", *BARE), ("db", "check", *BARE),
+        ("queue", "pause", "default", *BARE), ("worker", "list", *BARE), ("worker", "run", "SHOP", *BARE),
+        ("verify", "--database", *BARE), ("db", "check", *BARE), ("db", "size", *BARE),
         ("token", "revoke", "ci", *BARE), ("api", "run", "SHOP", "--port", "0", *BARE),
     ],
     ExitCode.NOT_FOUND: [

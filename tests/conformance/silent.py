@@ -1,7 +1,5 @@
 """A pytest plugin for runs without notifications, as on servers that have neither LISTEN nor triggers: workers poll alone."""
 
-from typing import Any
-
 import psycopg
 import pytest
 
@@ -12,10 +10,11 @@ from tests.conformance.exceptions import SILENT_REASONS
 _upgrade = migrate.upgrade
 
 
-def _upgrade_without_trigger(database: Database, *arguments: Any, **options: Any) -> None:
-    _upgrade(database, *arguments, **options)
+def _upgrade_without_trigger(database: Database, *, force: bool = False) -> list[migrate.Misfit]:
+    misfits = _upgrade(database, force=force)
     with psycopg.connect(database.conninfo("test"), autocommit=True) as connection:
         connection.execute("DROP FUNCTION fleet.wake CASCADE")
+    return misfits
 
 
 async def _refuse(connection: object) -> None:

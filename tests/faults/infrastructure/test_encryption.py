@@ -13,7 +13,8 @@ from click.testing import CliRunner, Result
 from fleet import Settings
 from fleet.cli import main
 from fleet.cli.failures import ExitCode
-from fleet.doctor import Verdict, encryption, examine
+from fleet.doctor import Verdict, examine
+from fleet.doctor.server import encryption
 from fleet.postgres.database import Database
 from fleet.postgres.examine import Encryption
 from tests.conformance.cluster import Cluster
