@@ -82,6 +82,7 @@ def submit(
     With --wait its result is printed instead, as JSON. The exit code is 1 where the task did not succeed, or not in time.
     """
     from fleet.app import Task
+    from fleet.postgres import fit
     from fleet.postgres.database import run_sync
     from fleet.postgres.submit import accepted, statement
 
@@ -96,6 +97,7 @@ def submit(
     submission = Task(fleet, handler).options(**options).submission((), values)
     query, parameters = statement(submission)
     with database.connect_sync("cli") as connection:
+        fit.demand_sync(connection)
         row = run_sync(connection, query, **parameters)[0]
     task_id, created = accepted(submission, row)
     if not created:
