@@ -11,7 +11,10 @@ from fleet.postgres.database import Connection, Statement
 from fleet.postgres.tables import metadata
 
 VERSION = "fleet_alembic_version"
-HIDDEN = {"task": {"args", "result"}}  # what users put in and get out: nobody who only looks needs it
+# The hashes of the API's tokens are the API's alone; who makes tokens acts as the owner. What users put in and get out
+# nobody needs who only looks.
+FROM_WORKERS = {"api_token": set(metadata.tables["fleet.api_token"].columns.keys())}
+HIDDEN = FROM_WORKERS | {"task": {"args", "result"}}
 
 
 class Role(StrEnum):
@@ -45,7 +48,8 @@ def _reads(hidden: Mapping[str, set[str]]) -> Iterator[Right]:
     for table in metadata.sorted_tables:
         kept_back = hidden.get(table.name, set())
         shown = tuple(column.name for column in table.columns if column.name not in kept_back)
-        yield Right(table.name, "SELECT", shown if kept_back else ())
+        if shown:
+            yield Right(table.name, "SELECT", shown if kept_back else ())
 
 
 # By the statements in this folder. A worker also submits, because handlers do; whatever a person decides leaves a row in
@@ -53,7 +57,7 @@ def _reads(hidden: Mapping[str, set[str]]) -> Iterator[Right]:
 # key of `submission` is how a second submission waits for the first, and changes nothing.
 NEEDS: dict[Role, frozenset[Right]] = {
     Role.WORKER: frozenset([
-        *_reads({}),
+        *_reads(FROM_WORKERS),
         *_on("task", "INSERT", "UPDATE", "DELETE"),
         *_on("lease", "INSERT", "UPDATE", "DELETE"),
         *_on("queue", "INSERT", "UPDATE"),
@@ -75,6 +79,7 @@ NEEDS: dict[Role, frozenset[Right]] = {
         *_on("submission", "INSERT"),
         Right("submission", "UPDATE", ("key",)),
         *_on("audit", "INSERT"),
+        Right("api_token", "UPDATE", ("last_used_at",)),
     ]),
     Role.READER: frozenset(_reads(HIDDEN)),
 }  # fmt: skip

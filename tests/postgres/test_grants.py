@@ -49,6 +49,7 @@ MAY = {
     "submission": {"worker": "SIuD", "api": "SIu", "reader": "S"},
     "counter": {"worker": "SIUD", "api": "S", "reader": "S"},
     "audit": {"worker": "S", "api": "SI", "reader": "S"},
+    "api_token": {"api": "Su"},
     grants.VERSION: {"worker": "S", "api": "S", "reader": "S"},
 }
 COLUMNS = {
@@ -58,6 +59,7 @@ COLUMNS = {
     },
     ("task", "s"): {column.name for column in metadata.tables["fleet.task"].columns} - {"args", "result"},
     ("submission", "u"): {"key"},
+    ("api_token", "u"): {"last_used_at"},
 }
 EVERYTHING = "SIUDT"
 PRIVILEGES = {"S": "SELECT", "I": "INSERT", "U": "UPDATE", "D": "DELETE", "T": "TRUNCATE"}
