@@ -76,6 +76,14 @@ class AsyncConnection(psycopg.AsyncConnection[Row]):
         """
         return Patience(self, self.patience_seconds)
 
+    async def __aexit__(self, *error: Any) -> None:
+        """Close it in any case: psycopg's own method leaves it open where it is cancelled as it rolls back."""
+        try:
+            await super().__aexit__(*error)
+        finally:
+            if getattr(self, "_pool", None) is None:
+                await self.close()
+
 
 class Connection(psycopg.Connection[Row]):
     """The same, synchronous."""

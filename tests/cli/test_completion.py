@@ -63,7 +63,7 @@ def test_bash_completes_with_the_script(tmp_path: Path) -> None:
     program.chmod(0o755)
     script = (
         'eval "$(fleet completion bash)"; complete -p fleet; '
-        'COMP_WORDS=(fleet queue re); COMP_CWORD=2; _fleet_completion fleet; echo "${COMPREPLY[@]}"'
+        'COMP_WORDS=(fleet queue res); COMP_CWORD=2; _fleet_completion fleet; echo "${COMPREPLY[@]}"'
     )
     done = subprocess.run(
         ["bash", "-c", script],

@@ -54,7 +54,7 @@ def test_a_migrator_makes_and_changes_a_schema_that_belongs_to_the_owner(
     assert roles.rows(OWNERS) == [(roles.names[Role.OWNER],)]
     with_a_second_revision(tmp_path, monkeypatch, "op.execute('ALTER TABLE fleet.task ADD COLUMN extra text')")
     migrate.upgrade(Database(roles.url, Settings()))  # as a superuser: it makes no difference
-    assert migrate.check(migrator) == "9998"
+    assert migrate.check(migrator) == "0002"
     assert roles.rows(OWNERS) == [(roles.names[Role.OWNER],)]
 
 
