@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from types import TracebackType
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -76,10 +77,12 @@ class AsyncConnection(psycopg.AsyncConnection[Row]):
         """
         return Patience(self, self.patience_seconds)
 
-    async def __aexit__(self, *error: Any) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         """Close it in any case: psycopg's own method leaves it open where it is cancelled as it rolls back."""
         try:
-            await super().__aexit__(*error)
+            await super().__aexit__(kind, error, traceback)
         finally:
             if getattr(self, "_pool", None) is None:
                 await self.close()
