@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar, overload
@@ -18,10 +18,11 @@ from fleet.errors import ConfigurationError, InvalidArguments
 from fleet.events import Events
 from fleet.faultpoint import faultpoint
 from fleet.handler import NAME_MAX, Handler, is_name
-from fleet.postgres.database import Database, answered
+from fleet.postgres.database import Database, Row, answered
 from fleet.postgres.submit import Submission, accepted, copy, statement
 from fleet.postgres.transaction import AsyncTransaction, Transaction
 from fleet.task import MAX_ATTEMPTS_IDEMPOTENT, MAX_ATTEMPTS_OTHERWISE, MAX_LOSSES, PRIORITIES, PRIORITY_DEFAULT
+from fleet.tracing import spans_of
 from fleet.worker.process import Worker, no_lifespan
 
 P = ParamSpec("P")
@@ -100,27 +101,33 @@ class Task(Generic[P, R]):
         Raises InvalidArguments (nothing was written), IdempotencyConflict, DatabaseUnreachable, and OutcomeUnknown where
         the connection was lost before the answer: submit again with the same idempotency key.
         """
-        submission = self.submission(args, kwargs)
-        query, values = statement(submission)
-        faultpoint("submit.before", submission.name)
-        if self._options.tx is not None:
-            row = await self.app.client.query_in(self._options.tx, query, **values)
-        else:
-            row = (await self.app.client.query(query, **values))[0]
-        faultpoint("submit.after", submission.name)
-        return TaskRef(accepted(submission, row)[0], self.app.client)
+        with self.app.spanned(self.submission(args, kwargs)) as submission:
+            query, values = statement(submission)
+            faultpoint("submit.before", submission.name)
+            if self._options.tx is not None:
+                row = await self.app.client.query_in(self._options.tx, query, **values)
+            else:
+                row = (await self.app.client.query(query, **values))[0]
+            faultpoint("submit.after", submission.name)
+            return self._accepted(submission, row)
 
     def submit_sync(self, *args: P.args, **kwargs: P.kwargs) -> TaskRef[R]:
         """Do the same from plain code; `tx` then takes a synchronous session or connection."""
-        submission = self.submission(args, kwargs)
-        query, values = statement(submission)
-        faultpoint("submit.before", submission.name)
-        if self._options.tx is not None:
-            row = self.app.client.query_in_sync(self._options.tx, query, **values)
-        else:
-            row = self.app.client.query_sync(query, **values)[0]
-        faultpoint("submit.after", submission.name)
-        return TaskRef(accepted(submission, row)[0], self.app.client)
+        with self.app.spanned(self.submission(args, kwargs)) as submission:
+            query, values = statement(submission)
+            faultpoint("submit.before", submission.name)
+            if self._options.tx is not None:
+                row = self.app.client.query_in_sync(self._options.tx, query, **values)
+            else:
+                row = self.app.client.query_sync(query, **values)[0]
+            faultpoint("submit.after", submission.name)
+            return self._accepted(submission, row)
+
+    def _accepted(self, submission: Submission, row: Row) -> TaskRef[R]:
+        task_id, _ = accepted(submission, row)
+        if self.app.spans is not None:
+            self.app.spans.submitted([task_id])
+        return TaskRef(task_id, self.app.client)
 
     def submission(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Submission:
         """Return what would be written for this call. Raises InvalidArguments."""
@@ -161,6 +168,7 @@ class Fleet:
         self._lifespan: Callable[[], AbstractAsyncContextManager[Any]] = no_lifespan
         self._database: Database | None = None
         self._client: Client | None = None
+        self.spans = spans_of(self.settings)
 
     @property
     def database(self) -> Database:
@@ -177,6 +185,7 @@ class Fleet:
     def use(self, database: Database, settings: Settings) -> None:
         """Point the app to a database and settings: for programs that decide when they start, such as the command line."""
         self._database, self.settings, self._client = database, settings, None
+        self.spans = spans_of(settings)
 
     @property
     def client(self) -> Client:
@@ -184,6 +193,10 @@ class Fleet:
         if self._client is None:
             self._client = Client(self.database)
         return self._client
+
+    def spanned(self, submission: Submission) -> AbstractContextManager[Submission]:
+        """Return a block in which something is submitted."""
+        return nullcontext(submission) if self.spans is None else self.spans.submitting(submission)
 
     @overload
     def task(self, function: Callable[Concatenate[Context, P], Awaitable[R]], /) -> Task[P, R]: ...
@@ -293,9 +306,12 @@ class Fleet:
                 refs.append(TaskRef(id_, client))
                 yield id_, args
 
-        async with client.connection() as connection:
-            with answered():
-                await copy(connection, like, rows(), progress)
+        with self.spanned(like) as spanned:
+            async with client.connection() as connection:
+                with answered():
+                    await copy(connection, spanned, rows(), progress)
+            if self.spans is not None:
+                self.spans.submitted([ref.id for ref in refs])
         return refs
 
     async def close(self) -> None:

@@ -39,6 +39,7 @@ class Settings:
     error_bytes_max: int = 16 * 1024  # the text of an error; a longer one is cut in the middle
     retention: timedelta = timedelta(days=7)  # how long a finished task is kept
     prepared_statements: bool = True  # off: for a pooler in transaction mode that does not know them
+    tracing: bool = False  # on: OpenTelemetry spans for submissions and attempts; needs the extra `otel`
     _derived: frozenset[str] = field(default=frozenset(), init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -55,6 +55,7 @@ class ClaimedTask(NamedTuple):
     losses: int
     timeout: timedelta | None
     args: str | None
+    traceparent: str | None
     lease: Lease
 
     def __repr__(self) -> str:

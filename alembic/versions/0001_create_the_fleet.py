@@ -35,6 +35,7 @@ CREATE TABLE fleet.task (
   result jsonb,
   resolved_at timestamptz,
   created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+  traceparent text,
   CONSTRAINT task_state CHECK (state IN ('QUEUED', 'RUNNING', 'SUCCEEDED', 'FAILED', 'CANCELLED')),
   CONSTRAINT task_held CHECK ((state = 'RUNNING') = (lease_id IS NOT NULL)),
   CONSTRAINT task_priority CHECK (priority BETWEEN 0 AND 9),

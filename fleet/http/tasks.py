@@ -1,5 +1,6 @@
 """`/tasks`: submit, look at, list and cancel tasks."""
 
+import re
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -16,6 +17,8 @@ from fleet.postgres.cancel import cancel
 from fleet.postgres.submit import accepted, statement
 from fleet.task import FailureCode, State
 
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(-[!-~]{1,200})?")
+
 
 class TaskPath(Given):
     """Which task."""
@@ -29,6 +32,10 @@ class SubmitHeaders(Given):
     idempotency_key: Annotated[str, StringConstraints(pattern=r"^[!-~]{1,255}$")] | None = Field(
         default=None,
         description="The same key with the same request makes no second task. 1 to 255 visible ASCII characters.",
+    )
+    traceparent: str | None = Field(
+        default=None,
+        description="The caller's span, by W3C Trace Context: traced attempts link to it. A malformed one is ignored.",
     )
 
 
@@ -118,6 +125,8 @@ class Cancelled(View):
 async def submit(api: Api, headers: SubmitHeaders, body: Order) -> Accepted:
     """Submit a task. The answer comes after the commit."""
     wanted = submission(api.app, body, headers.idempotency_key)
+    if headers.traceparent is not None and _TRACEPARENT.fullmatch(headers.traceparent):
+        wanted = wanted._replace(traceparent=headers.traceparent)
     query, values = statement(wanted)
     task_id, created = accepted(wanted, (await api.app.client.query(query, **values))[0])
     if created:

@@ -56,15 +56,16 @@ WITH holder AS MATERIALIZED (
   WHERE task.id = ready.id
   RETURNING task.id, task.name, task.queue, task.priority, task.run_at, task.attempt, task.repeatable,
     task.failures, task.losses, task.timeout,
-    CASE WHEN pg_column_size(task.args) <= :inline_bytes::int THEN task.args::text END AS args
+    CASE WHEN pg_column_size(task.args) <= :inline_bytes::int THEN task.args::text END AS args, task.traceparent
 )
 SELECT NULL::uuid AS id, NULL AS name, NULL AS queue, NULL::smallint AS priority, good.seen AS run_at, NULL::int AS attempt,
   NULL::bool AS repeatable, NULL::int AS failures, NULL::int AS losses, NULL::interval AS timeout,
-  (SELECT jsonb_object_agg(queue.name, queue.generation) FROM fleet.queue WHERE queue.name = ANY (:queues::text[]))::text
+  (SELECT jsonb_object_agg(queue.name, queue.generation) FROM fleet.queue WHERE queue.name = ANY (:queues::text[]))::text,
+  NULL AS traceparent
 FROM good
 UNION ALL
 SELECT id, name, queue, priority, run_at, attempt, repeatable, failures, losses, timeout,
-  CASE WHEN octet_length(args) <= :inline_bytes::int THEN args END
+  CASE WHEN octet_length(args) <= :inline_bytes::int THEN args END, traceparent
 FROM claimed
 """)
 
@@ -138,7 +139,7 @@ WHERE id = :id::uuid AND attempt = :attempt::int AND lease_id = :lease::uuid
 # the lease waits for such a claim. To be sent only while no claim of this process is in flight or unprocessed.
 RECONCILE_WAIT = Statement("SELECT id FROM fleet.lease WHERE id = :lease::uuid FOR UPDATE")
 RECONCILE = Statement("""
-SELECT id, name, queue, priority, run_at, attempt, repeatable, failures, losses, timeout, NULL AS args
+SELECT id, name, queue, priority, run_at, attempt, repeatable, failures, losses, timeout, NULL AS args, traceparent
 FROM fleet.task
 WHERE state = 'RUNNING' AND lease_id = :lease::uuid AND NOT (id = ANY (:mine::uuid[]))
 """)

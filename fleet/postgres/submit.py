@@ -13,10 +13,11 @@ from fleet.postgres.database import AsyncConnection, Row, Statement
 from fleet.task import MAX_ATTEMPTS_OTHERWISE, MAX_LOSSES, PRIORITY_DEFAULT
 
 SUBMIT = Statement("""
-INSERT INTO fleet.task (id, queue, name, args, priority, idempotent, max_attempts, max_losses, timeout, run_at, expires_at)
+INSERT INTO fleet.task (id, queue, name, args, priority, idempotent, max_attempts, max_losses, timeout, run_at, expires_at,
+  traceparent)
 SELECT :id::uuid, :queue::text, :name::text, :args::jsonb, :priority::smallint, :idempotent::boolean, :max_attempts::int,
   :max_losses::int, :timeout::interval,
-  coalesce(clock.now + :delay::interval, :run_at::timestamptz, clock.now), :expires_at::timestamptz
+  coalesce(clock.now + :delay::interval, :run_at::timestamptz, clock.now), :expires_at::timestamptz, :traceparent::text
 FROM (SELECT clock_timestamp() AS now) AS clock
 RETURNING id, true AS created, true AS same_request
 """)
@@ -29,10 +30,11 @@ WITH submitted AS (
   ON CONFLICT (scope, key) DO UPDATE SET key = EXCLUDED.key
   RETURNING first.task_id, first.fingerprint
 ), created AS (
-  INSERT INTO fleet.task (id, queue, name, args, priority, idempotent, max_attempts, max_losses, timeout, run_at, expires_at)
+  INSERT INTO fleet.task (id, queue, name, args, priority, idempotent, max_attempts, max_losses, timeout, run_at, expires_at,
+    traceparent)
   SELECT :id::uuid, :queue::text, :name::text, :args::jsonb, :priority::smallint, :idempotent::boolean, :max_attempts::int,
     :max_losses::int, :timeout::interval,
-    coalesce(clock.now + :delay::interval, :run_at::timestamptz, clock.now), :expires_at::timestamptz
+    coalesce(clock.now + :delay::interval, :run_at::timestamptz, clock.now), :expires_at::timestamptz, :traceparent::text
   FROM submitted
   CROSS JOIN (SELECT clock_timestamp() AS now) AS clock
   WHERE submitted.task_id = :id::uuid
@@ -44,7 +46,8 @@ LEFT JOIN created ON true
 """)
 
 COPY = b"""
-COPY fleet.task (id, queue, name, args, priority, idempotent, max_attempts, max_losses, timeout, run_at, expires_at)
+COPY fleet.task (id, queue, name, args, priority, idempotent, max_attempts, max_losses, timeout, run_at, expires_at,
+  traceparent)
 FROM STDIN
 """
 
@@ -71,6 +74,7 @@ class Submission(NamedTuple):
     expires_at: datetime | None = None
     key: str | None = None
     scope: str = ""
+    traceparent: str | None = None
 
     def __repr__(self) -> str:
         """Leave out the arguments, which no log may show."""
@@ -106,6 +110,7 @@ def statement(submission: Submission) -> tuple[Statement, dict[str, Any]]:
         "delay": _interval(submission.delay),
         "run_at": submission.run_at.isoformat() if submission.run_at else None,
         "expires_at": submission.expires_at.isoformat() if submission.expires_at else None,
+        "traceparent": submission.traceparent,
     }
     if submission.key is None:
         return SUBMIT, values
@@ -159,7 +164,7 @@ def _around_args(like: Submission, now: datetime) -> tuple[str, str]:
         f"\t{_text(like.queue)}\t{_text(like.name)}\t",
         (
             f"\t{like.priority}\t{_or_null(like.idempotent)}\t{like.max_attempts}\t{like.max_losses}"
-            f"\t{_or_null(_interval(like.timeout))}\t{due_at}\t{_or_null(like.expires_at)}\n"
+            f"\t{_or_null(_interval(like.timeout))}\t{due_at}\t{_or_null(like.expires_at)}\t{_or_null(like.traceparent)}\n"
         ),
     )
 

@@ -48,6 +48,7 @@ task = Table(
     Column("result", JSONB),
     Column("resolved_at", _moment),
     Column("created_at", _moment, nullable=False, server_default=_now),
+    Column("traceparent", Text),  # the span that submitted it, as W3C Trace Context writes it
 )
 
 lease = Table(

@@ -108,7 +108,7 @@ class InlineClient(Client):
             task.attempts += 1
             claimed = ClaimedTask(
                 task.id, task.name, task.queue, values["priority"], datetime.now(UTC), task.attempts, repeatable,
-                failures, 0, None, task.args, self._lease,
+                failures, 0, None, task.args, values["traceparent"], self._lease,
             )  # fmt: skip
             task.state = State.RUNNING
             outcome = await self._attempt(handler, claimed)

@@ -21,6 +21,7 @@ from fleet.lease import Lease
 from fleet.postgres import claim, heartbeat
 from fleet.postgres.database import Database
 from fleet.task import ClaimedTask, Errored, FailureCode, Released, State
+from fleet.tracing import spans_of
 from fleet.worker.claimer import Claimer
 from fleet.worker.keeper import Callbacks, Keeper
 from fleet.worker.listener import Listener
@@ -152,6 +153,7 @@ class Worker:
             refusal=self._refusal,
             fetch_args=self._fetch_args,
             on_stuck=self._on_stuck,
+            spans=spans_of(settings),
         )
         self._claimer = Claimer(
             self._database, self._handlers, self.queues, settings, events, self._keeper, self._slots, self._settler

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import anyio
@@ -26,6 +26,9 @@ from fleet.lease import Lease
 from fleet.payload import clean_text
 from fleet.retry import BackOff
 from fleet.task import Cancelled, ClaimedTask, Errored, FailureCode, Outcome, Released, Settlement, Succeeded
+
+if TYPE_CHECKING:
+    from fleet.tracing.spans import Spans
 
 
 class Stop(Enum):
@@ -72,6 +75,7 @@ class Slots:
         refusal: Callable[[Lease], Stop | None],
         fetch_args: Callable[[ClaimedTask], Awaitable[str | None]],
         on_stuck: Callable[[ClaimedTask], None],
+        spans: "Spans | None" = None,
     ) -> None:
         self.state: Any = None  # what the app's lifespan yielded
         self.changed = asyncio.Event()  # set whenever a slot has become free
@@ -82,6 +86,7 @@ class Slots:
         self._refusal = refusal
         self._fetch_args = fetch_args
         self._on_stuck = on_stuck
+        self._spans = spans
         self._backoff = BackOff(settings.backoff_base, settings.backoff_cap)
         self._ending = False
         self._waiting: deque[ClaimedTask] = deque()
@@ -190,7 +195,12 @@ class Slots:
         self._events.emit(TaskStarted(execution.task))
         watch, began = self._watch(execution), time.monotonic()
         try:
-            return await self._execute(execution, runner)
+            if self._spans is None:
+                return await self._execute(execution, runner)
+            with self._spans.running(execution.task) as ended:
+                outcome = await self._execute(execution, runner)
+                ended(outcome)
+                return outcome
         finally:
             execution.seconds = time.monotonic() - began
             if watch is not None:

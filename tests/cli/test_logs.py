@@ -24,7 +24,7 @@ from fleet.task import Cancelled, ClaimedTask, Errored, FailureCode, Released, S
 SECRET = "4111-1111"
 LEASE = Lease(uuid7(), "worker", timedelta(seconds=30))
 TASK = ClaimedTask(
-    uuid7(), "pay", "default", 5, datetime.now(UTC), 2, True, 0, 0, None, json.dumps({"card": SECRET}), LEASE
+    uuid7(), "pay", "default", 5, datetime.now(UTC), 2, True, 0, 0, None, json.dumps({"card": SECRET}), None, LEASE
 )  # fmt: skip
 FAILED = Errored(FailureCode.HANDLER_ERROR, f"shop.Refused: {SECRET}\n\nTraceback …", None)
 EVENTS: list[tuple[Event, int]] = [

@@ -17,6 +17,7 @@ from tests.http.steps import ended, problem, submitted
 from tests.support import row
 
 YEAR = timedelta(days=365)
+PARENT = f"00-{0xAB:032x}-{0xCD:016x}-01"
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"queue": "mistyped"}, "#/queue"),
     ({"queue": ""}, "#/queue"),
@@ -157,3 +158,15 @@ async def test_a_submitted_task_is_run_and_its_result_shown(app: Fleet, api: htt
     task_id = await submitted(api, "add", a=40, b=2)
     async with app.worker():
         assert (await ended(api, task_id, State.SUCCEEDED))["result"] == 42
+
+
+@pytest.mark.parametrize(
+    ("sent", "kept"),
+    [(PARENT, PARENT), (PARENT.upper(), None), ("00-1-2-01", None), (f"{PARENT} x", None), ("", None)],
+)
+async def test_the_callers_span_is_kept_and_a_malformed_one_ignored(
+    api: httpx.AsyncClient, connection: AsyncConnection, sent: str, kept: str | None
+) -> None:
+    answer = await api.post("/tasks", json={"name": "add", "args": {"a": 1}}, headers={"traceparent": sent})
+    assert answer.status_code == 202
+    assert (await row(connection, answer.json()["id"]))["traceparent"] == kept

@@ -51,7 +51,7 @@ async def test_a_claimed_task_runs_under_the_lease_as_its_next_attempt(
     assert (after["state"], after["attempt"], after["lease_id"], after["repeatable"]) == ("RUNNING", 1, lease.id, True)
     assert after["started_at"] >= after["created_at"]
     assert task == ClaimedTask(
-        task_id, "work", "default", 3, after["run_at"], 1, True, 0, 0, MINUTE, '{"a": 1}', lease
+        task_id, "work", "default", 3, after["run_at"], 1, True, 0, 0, MINUTE, '{"a": 1}', None, lease
     )  # fmt: skip
 
 

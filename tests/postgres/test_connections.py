@@ -3,23 +3,21 @@
 import anyio
 
 from fleet.postgres.database import AsyncConnection, Database
-from tests.support import eventually
 
 
-async def test_it_is_closed_also_where_its_user_is_cancelled(database: Database, connection: AsyncConnection) -> None:
+async def test_it_is_closed_also_where_its_user_is_cancelled_in_a_transaction(database: Database) -> None:
     opened: list[AsyncConnection] = []
+    began = anyio.Event()
 
     async def use() -> None:
         async with await database.connect("test") as mine:
             opened.append(mine)
-            await mine.execute("SELECT pg_sleep(60)")
-
-    async def is_asleep() -> bool:
-        found = await connection.execute("SELECT FROM pg_stat_activity WHERE wait_event = 'PgSleep'")
-        return bool(await found.fetchall())
+            await mine.execute("BEGIN")
+            began.set()
+            await anyio.sleep_forever()
 
     async with anyio.create_task_group() as group:
         group.start_soon(use)
-        await eventually(is_asleep)
+        await began.wait()
         group.cancel_scope.cancel()
     assert opened[0].closed

@@ -18,6 +18,7 @@ FLOORS: list[set[str]] = [
     {"errors", "lease", "task", "retry", "payload", "config", "events", "context", "faultpoint"}
     | {"schema", "redaction", "tokens"},
     {"handler", "postgres", "embedded"},
+    {"tracing"},
     {"worker", "client", "doctor"},
     {"app", "logs", "metrics"},
     {"http"},

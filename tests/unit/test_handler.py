@@ -204,7 +204,7 @@ def test_what_follows_from_an_exception(
     one = handler(greet, retry_on=retry_on, fail_on=fail_on)
     lease = Lease(UUID(int=1), "worker", SECOND)
     task = ClaimedTask(
-        UUID(int=2), "work", "default", 5, datetime.now(UTC), 3, repeatable, 2, 0, None, "{}", lease
+        UUID(int=2), "work", "default", 5, datetime.now(UTC), 3, repeatable, 2, 0, None, "{}", None, lease
     )  # two failures so far: the third wait
     judged = one.judge(task, error, BACKOFF, LIMIT)
     assert (judged.code, judged.delay) == (FailureCode.HANDLER_ERROR, delay)

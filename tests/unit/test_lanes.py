@@ -17,7 +17,7 @@ GENERATIONS = {"a": 1, "b": 1}
 
 def claimed(queue: str, priority: int, seconds: float, number: int = 1) -> ClaimedTask:
     run_at = T0 + timedelta(seconds=seconds)
-    return ClaimedTask(UUID(int=number), "work", queue, priority, run_at, 1, True, 0, 0, None, "{}", LEASE)
+    return ClaimedTask(UUID(int=number), "work", queue, priority, run_at, 1, True, 0, 0, None, "{}", None, LEASE)
 
 
 def at(seconds: float, number: int = 0) -> Position:

@@ -42,7 +42,7 @@ Metrics = tuple[Events, CollectorRegistry]
 
 
 def task(name: str = "pay", queue: str = "default") -> ClaimedTask:
-    return ClaimedTask(uuid7(), name, queue, 5, DUE, 1, True, 0, 0, None, "{}", Lease(uuid7(), "worker", SECOND))
+    return ClaimedTask(uuid7(), name, queue, 5, DUE, 1, True, 0, 0, None, "{}", None, Lease(uuid7(), "worker", SECOND))
 
 
 def handler(name: str, queue: str) -> Handler:
