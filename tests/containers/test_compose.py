@@ -8,10 +8,13 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from uuid import UUID, uuid4
 
 import httpx
+import psycopg
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from fleet.testing.image import image
 from tests.support import eventually_sync
@@ -24,7 +27,28 @@ services:
   postgres:
     ports: ["127.0.0.1:{port}:5432"]
   worker:
-    environment: {{FLEET_DEMO_PACE: "0.1"}}
+    environment: {{FLEET_DEMO_PACE: "1"}}
+"""
+
+COUNTERS = {
+    "fleet_lease_expirations_total": "lease_expirations",
+    "fleet_dead_letters_total": "dead_letters",
+    "fleet_reclaims_total": "reclaims",
+}
+COUNTED = "SELECT name, sum(value)::int FROM fleet.counter WHERE name = ANY(%s) GROUP BY name"
+WAITING = "SELECT FROM fleet.task WHERE state IN ('QUEUED', 'RUNNING') LIMIT 1"
+BUSY = """
+SELECT lease.host, lease.id
+FROM fleet.lease
+JOIN fleet.task ON task.lease_id = lease.id AND task.state = 'RUNNING'
+WHERE lease.state = 'LIVE'
+GROUP BY lease.host, lease.id
+HAVING count(*) FILTER (WHERE task.repeatable) > 3 AND count(*) FILTER (WHERE NOT task.repeatable) > 3
+"""
+HELD = """
+SELECT count(*) FILTER (WHERE repeatable), count(*) FILTER (WHERE NOT repeatable)
+FROM fleet.task
+WHERE lease_id = %s AND state = 'RUNNING'
 """
 
 pytestmark = [pytest.mark.containers, pytest.mark.timeout(1200)]  # the image may have to be built
@@ -74,6 +98,9 @@ class Stack:
             timeout=30,
         )
 
+    def prometheus(self) -> httpx.Client:
+        return httpx.Client(base_url=f"http://127.0.0.1:{self.prometheus_port}", trust_env=False, timeout=30)
+
     def engine(self, *arguments: str) -> str:
         return subprocess.run(["docker", *arguments], check=True, capture_output=True, text=True).stdout
 
@@ -105,12 +132,9 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-def submit(client: httpx.Client, number: int) -> UUID:
-    answer = client.post(
-        "/tasks",
-        json={"name": "analyze", "args": {"text": f"to be or not to be {number}"}},
-        headers={"Idempotency-Key": str(uuid4())},
-    )
+def submit(client: httpx.Client, number: int, name: str = "analyze") -> UUID:
+    args = {"text": f"to be or not to be {number}"} | ({"title": "Hamlet"} if name == "publish" else {})
+    answer = client.post("/tasks", json={"name": name, "args": args}, headers={"Idempotency-Key": str(uuid4())})
     assert answer.status_code == 202, answer.text
     return UUID(answer.json()["id"])
 
@@ -159,7 +183,7 @@ def test_no_secret_stands_where_the_engine_shows_it(stack: Stack) -> None:
 
 
 def test_prometheus_has_our_rules_and_looks_for_every_process(stack: Stack) -> None:
-    with httpx.Client(base_url=f"http://127.0.0.1:{stack.prometheus_port}", trust_env=False) as prometheus:
+    with stack.prometheus() as prometheus:
         groups = prometheus.get("/api/v1/rules").json()["data"]["groups"]
         assert [rule for group in groups for rule in group["rules"]]
 
@@ -169,3 +193,81 @@ def test_prometheus_has_our_rules_and_looks_for_every_process(stack: Stack) -> N
 
         expected = ["fleet"] * 3 + ["fleet-api"] + ["fleet-worker"] * 3
         eventually_sync(lambda: targets() == expected)
+
+
+def test_a_killed_worker_is_counted_alike_by_the_database_a_scrape_and_prometheus(stack: Stack) -> None:
+    with (
+        psycopg.connect(stack.url, autocommit=True, client_encoding="utf8") as database,
+        stack.client() as client,
+        stack.prometheus() as prometheus,
+    ):
+        eventually_sync(lambda: len(stored(prometheus)) == 3, 60)
+        before = counted(database)
+        client.post("/queues/default/pause").raise_for_status()
+        for number in range(450):
+            submit(client, number)
+            submit(client, number, "publish")
+        client.post("/queues/default/resume").raise_for_status()
+        victim, lease = busy_worker(stack, database)
+        stack.engine("kill", "--signal=KILL", victim)
+        held = database.execute(HELD, (lease,)).fetchone() or (0, 0)
+        assert min(held) > 0
+        cleared = "SELECT FROM fleet.lease WHERE id = %s AND cleared_at IS NOT NULL"
+        eventually_sync(lambda: database.execute(cleared, (lease,)).fetchall(), 90)
+
+        grown = {"lease_expirations": 1, "dead_letters": held[1], "reclaims": held[0]}
+        expected = {name: before.get(name, 0) + value for name, value in grown.items()}
+        assert counted(database) == expected
+        assert scraped(client) == expected
+        eventually_sync(lambda: [each for each in stored(prometheus) if each != expected] == [], 60)
+        eventually_sync(lambda: firing(prometheus) >= {"FleetLeaseExpired", "FleetTasksInDoubt"}, 60)
+
+        stack.do("up")
+        eventually_sync(lambda: not database.execute(WAITING).fetchall(), 120)
+        ends: dict[str, int] = dict(
+            database.execute("SELECT state, count(*) FROM fleet.task GROUP BY state").fetchall()
+        )
+        assert ends["FAILED"] == held[1], "what must not be done twice is left to a person, and nothing else"
+        assert ends.keys() == {"FAILED", "SUCCEEDED"}
+
+
+def busy_worker(stack: Stack, database: psycopg.Connection[Any]) -> tuple[str, UUID]:
+    """Wait until a worker is at work on several tasks of both kinds: its container and its lease."""
+
+    def found() -> tuple[str, UUID] | None:
+        for host, lease in database.execute(BUSY).fetchall():
+            return next(each for each in stack.containers("worker") if each.startswith(host)), lease
+        return None
+
+    container, lease = eventually_sync(found) or ("", UUID(int=0))
+    return container, lease
+
+
+def counted(database: psycopg.Connection[Any]) -> dict[str, int]:
+    return dict(database.execute(COUNTED, (list(COUNTERS.values()),)).fetchall())
+
+
+def scraped(client: httpx.Client) -> dict[str, int]:
+    """The same, as the API tells it to whoever scrapes."""
+    families = text_string_to_metric_families(client.get("/metrics/fleet").raise_for_status().text)
+    samples = [sample for each in families for sample in each.samples]
+    return {
+        counter: int(sum(sample.value for sample in samples if sample.name == name))
+        for name, counter in COUNTERS.items()
+    }
+
+
+def stored(prometheus: httpx.Client) -> list[dict[str, int]]:
+    """The same, as Prometheus has it of each worker that it scrapes now."""
+    told: dict[str, dict[str, int]] = {}
+    for name, counter in COUNTERS.items():
+        question = f'sum by (instance) ({name} and on (instance) up{{job="fleet"}} == 1)'
+        answer = prometheus.get("/api/v1/query", params={"query": question}).raise_for_status().json()
+        for series in answer["data"]["result"]:
+            told.setdefault(series["metric"]["instance"], {})[counter] = int(float(series["value"][1]))
+    return list(told.values())
+
+
+def firing(prometheus: httpx.Client) -> set[str]:
+    alerts = prometheus.get("/api/v1/alerts").raise_for_status().json()["data"]["alerts"]
+    return {each["labels"]["alertname"] for each in alerts if each["state"] == "firing"}

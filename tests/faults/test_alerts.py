@@ -12,6 +12,7 @@ import pytest
 from fleet.testing.replicas import replicas
 from tests.faults.prometheus import prometheus
 from tests.faults.test_metrics import APP, address_of, kill_one, raw, submitting, watcher
+from tests.http.running import Running
 from tests.support import eventually_sync
 
 __all__ = ["submitting", "watcher"]
@@ -55,8 +56,8 @@ def test_a_killed_worker_is_told_of_and_told_to_be_over(
     database_url: str, watcher: psycopg.Connection[Any], tmp_path: Path
 ) -> None:
     environment = {"FLEET_METRICS": "127.0.0.1:0", "FLEET_SLOTS": "20"}
-    with replicas(APP, 3, database_url, environment=environment) as crew:
-        addresses = [address_of(crew, index) for index in range(3)]
+    with replicas(APP, 3, database_url, environment=environment) as crew, Running(tmp_path, database_url) as api:
+        addresses = [address_of(crew, index) for index in range(3)] + [api.address]
         with prometheus(tmp_path, addresses, quicker(tmp_path)) as server:
             eventually_sync(lambda: looked(server))
             eventually_sync(lambda: all(raw(server, "fleet_lease_expirations_total", each) for each in addresses))

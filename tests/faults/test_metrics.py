@@ -105,8 +105,8 @@ def test_a_killed_worker_is_counted_alike_by_the_database_a_scrape_and_prometheu
     database_url: str, watcher: psycopg.Connection[Any], tmp_path: Path, scraped: bool
 ) -> None:
     environment = {"FLEET_METRICS": "127.0.0.1:0", "FLEET_SLOTS": "20"}
-    with replicas(APP, 3, database_url, environment=environment) as crew:
-        addresses = [address_of(crew, index) for index in range(3)]
+    with replicas(APP, 3, database_url, environment=environment) as crew, Running(tmp_path, database_url) as api:
+        addresses = [address_of(crew, index) for index in range(3)] + [api.address]
         assert {counted(scrape(address, "/metrics/fleet")) for address in addresses} == {(0, 0, 0, 0)}
         if not scraped:
             kill_one(crew, watcher, addresses)
