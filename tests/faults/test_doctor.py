@@ -23,8 +23,9 @@ from tests.postgres.roles import House, house
 from tests.support import eventually_sync
 
 LEASE = (
-    "INSERT INTO fleet.lease (id, worker, host, pid, version, queues, slots, ttl, state, granted_at, renewed_at, expires_at)"
-    " SELECT gen_random_uuid(), 'w', 'h', 1, '{version}', '{{}}', 1, '1 day', 'LIVE', clock_timestamp(), now(),"
+    "INSERT INTO fleet.lease (id, worker, host, pid, version, queues, slots, schema_min, schema_max, ttl, state, granted_at,"
+    " renewed_at, expires_at)"
+    " SELECT gen_random_uuid(), 'w', 'h', 1, '{version}', '{{}}', 1, 1, 2, '1 day', 'LIVE', clock_timestamp(), now(),"
     " now() + interval '1 day'"
 )
 FOREIGN_BODY = "CREATE OR REPLACE FUNCTION fleet.wake() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL;\nEND'"

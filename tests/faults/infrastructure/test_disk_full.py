@@ -90,7 +90,7 @@ class TestData:
             await asyncio.to_thread(is_told_by_http, folder, database_url)
             await asyncio.to_thread(is_told_by_the_command_line, database_url)
             assert alive(workers)
-            refused = list(submitted.unknown)
+            refused = submitted.unknown[:-1]  # the last one may be on its way
             ballast.unlink()
             await all_renewed(watcher, 2)
             await submitted.more(100)
