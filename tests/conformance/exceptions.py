@@ -18,6 +18,8 @@ REASONS: dict[str, str] = {
     "tests/postgres/test_races": _LOCK_STEP,
     "test_a_second_submitter_waits_for_the_first_and_takes_over_if_that_is_undone": _LOCK_STEP,
     "test_a_count_that_comes_during_the_folding_is_not_lost[True]": _LOCK_STEP,
+    "test_an_upgrade_waits_for_a_worker_that_is_just_registering_and_sees_it": _LOCK_STEP,
+    "test_a_worker_that_registers_while_an_upgrade_is_committed_waits_and_is_refused": _LOCK_STEP,
     "tests/postgres/test_plans.py": _PLANS,
     "test_the_limit_and_the_order_hold_under_every_plan": _PLANS,
     "test_a_lock_on_the_requests_to_cancel_costs_nobody_a_lease": _TIME_OUTS,
@@ -34,6 +36,7 @@ SILENT_LEFT_OUT = {"tests/migrations": "it looks at the schema as it is made, th
 SILENT_REASONS: dict[str, str] = {
     "tests/postgres/test_listen.py": _CALLED,
     "tests/worker/test_wake_up.py": _CALLED,
+    "-listen]": "LISTEN is refused to every role",
     "test_the_heartbeat_connects_again": _TROUBLES,
     "test_a_row_that_somebody_holds_does_not_keep_the_others_from_being_settled": _TROUBLES,
     "test_a_drain_right_after_a_lost_claim_hands_back_what_it_took": _TROUBLES,

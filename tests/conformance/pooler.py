@@ -85,6 +85,7 @@ listen_port = {self.port}
 unix_socket_dir =
 auth_type = scram-sha-256
 auth_file = {users}
+auth_user = {server.username}
 admin_users = {server.username}
 pool_mode = transaction
 default_pool_size = {SIZE}
