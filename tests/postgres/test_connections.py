@@ -5,14 +5,14 @@ import anyio
 from fleet.postgres.database import AsyncConnection, Database
 
 
-async def test_it_is_closed_also_where_its_user_is_cancelled_in_a_transaction(database: Database) -> None:
+async def test_it_is_closed_also_where_its_user_is_cancelled_while_a_statement_is_under_way(database: Database) -> None:
     opened: list[AsyncConnection] = []
     began = anyio.Event()
 
     async def use() -> None:
         async with await database.connect("test") as mine:
             opened.append(mine)
-            await mine.execute("BEGIN")
+            await mine.lock.acquire()  # as a statement does, and the end of the block waits for it
             began.set()
             await anyio.sleep_forever()
 
