@@ -76,7 +76,7 @@ SCENARIOS = {
             "rounds": (3, _ROUNDS),
         },
         runs=({"rounds": 1},),
-        quick=({"tasks": 100, "seconds": 2.0, "rounds": 1},),
+        quick=({"tasks": 100, "rate": 2000.0, "seconds": 2.0, "rounds": 1},),
     ),
     "steady": Scenario(
         "What a steady load costs: waiting, log, commits, processor time for each task.",
@@ -87,7 +87,7 @@ SCENARIOS = {
             "work_ms": (1.0, _WORK_MS),
         },
         runs=({"seconds": 15.0},),
-        quick=({"seconds": 4.0},),
+        quick=({"rate": 2000.0, "seconds": 4.0},),
     ),
     "snapshot": Scenario(
         "Whether work slows down while another session holds a snapshot.",
@@ -110,7 +110,7 @@ SCENARIOS = {
             "rounds": (3, _ROUNDS),
         },
         runs=({"tasks": 120_000, "seconds": 10.0, "rounds": 1},),
-        quick=({"tasks": 10_000, "seconds": 3.0, "rounds": 1},),
+        quick=({"tasks": 10_000, "rate": 2000.0, "seconds": 3.0, "rounds": 1},),
     ),
     "readers": Scenario(
         "Whether work slows down while reports overlap each other.",
@@ -133,7 +133,7 @@ SCENARIOS = {
             "rounds": (5, _ROUNDS),
         },
         runs=({"large": 500_000, "rounds": 2},),
-        quick=({"small": 5_000, "large": 100_000, "delayed": 30_000, "window": 5_000, "rounds": 1},),
+        quick=({"small": 5_000, "large": 60_000, "delayed": 20_000, "window": 5_000, "rounds": 1},),
     ),
     "queues": Scenario(
         "What it costs to serve 10 or 100 queues instead of one.",
@@ -165,8 +165,8 @@ SCENARIOS = {
             "slots": (64, _SLOTS),
             "rounds": (3, _ROUNDS),
         },
-        runs=({"old_tasks": 300_000, "seconds": 30.0, "rounds": 1},),
-        quick=({"old_tasks": 50_000, "seconds": 5.0, "rounds": 1},),
+        runs=({"old_tasks": 200_000, "seconds": 20.0, "rounds": 1},),
+        quick=(),  # as above
     ),
     "recovery": Scenario(
         "How long a task waits for its next start when its worker is killed.",

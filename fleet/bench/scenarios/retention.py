@@ -9,7 +9,7 @@ from fleet.bench.result import Figures, Goal, Result, alternate, medians
 from fleet.bench.scenarios.prune import fill_old
 from fleet.bench.stage import Stage
 
-_AROUND_SECONDS = 10.0  # the load begins before the worker does, and ends after what is measured
+_AROUND_SECONDS = 6.0  # the load begins before the worker does, and ends after what is measured
 
 
 def measure(stage: Stage, *, old_tasks: int, rate: float, seconds: float, slots: int, rounds: int) -> Result:
