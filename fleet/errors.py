@@ -22,6 +22,11 @@ FleetError
 from uuid import UUID
 
 
+def first_line(error: BaseException | None) -> str:
+    """Return the first line of what any error says: a driver's goes on with its statement, or with hints."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
 class FleetError(Exception):
     """The base of everything that Fleet raises."""
 

@@ -7,8 +7,8 @@ from fleet.bench.scenarios.drain import drain
 from fleet.bench.stage import Crew, Stage
 
 WARM_UP = timedelta(seconds=2)
-BATCH_MS = 25.0  # a service gathers what comes in for so long,
-BATCH_MAX = 128  # or until it is so much, and submits it at once
+_BATCH_MS = 25.0  # a service gathers what comes in for so long,
+_BATCH_MAX = 128  # or until it is so much, and submits it at once
 _DRAINED = 20_000
 
 
@@ -21,6 +21,13 @@ def half_capacity(stage: Stage, *, slots: int, work_ms: float) -> float:
     return rate
 
 
+def produce(stage: Stage, url: str, rate: float, seconds: float) -> dict[str, float]:
+    """Have a producer submit at this rate for so long; return `tasks` and `offered_tasks_per_second`."""
+    return stage.play(
+        "fleet.bench.sides.offer", url=url, rate=rate, seconds=seconds, batch_ms=_BATCH_MS, batch_max=_BATCH_MAX
+    )
+
+
 def offer(stage: Stage, url: str, crew: Crew, rate: float, seconds: float) -> dict[str, float]:
     """Have a producer submit at this rate, wait until all is done, and say how long tasks waited after the warm-up.
 
@@ -28,8 +35,6 @@ def offer(stage: Stage, url: str, crew: Crew, rate: float, seconds: float) -> di
     """
     since = crew.one("SELECT clock_timestamp()")
     total_seconds = WARM_UP.total_seconds() + seconds
-    sent = stage.play(
-        "fleet.bench.sides.offer", url=url, rate=rate, seconds=total_seconds, batch_ms=BATCH_MS, batch_max=BATCH_MAX
-    )
+    sent = produce(stage, url, rate, total_seconds)
     crew.drained()
     return sent | pick_up(crew.connection, since, WARM_UP)

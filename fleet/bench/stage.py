@@ -21,7 +21,7 @@ from psycopg.conninfo import make_conninfo
 from fleet.bench.tasks import PAD
 from fleet.config import Settings
 from fleet.embedded import temporary
-from fleet.errors import ConfigurationError, DatabaseUnreachable
+from fleet.errors import ConfigurationError, DatabaseUnreachable, first_line
 from fleet.postgres import migrate, queue
 from fleet.postgres.database import AsyncConnection, Database
 
@@ -202,7 +202,7 @@ def _check(server_url: str) -> None:
         with psycopg.connect(server_url) as connection:
             version = connection.info.server_version
     except psycopg.OperationalError as error:
-        reason = str(error).strip().splitlines()[0]
+        reason = first_line(error)
         raise DatabaseUnreachable(
             f"the server for the benchmarks cannot be reached: {reason}. Check --server-url, FLEET_BENCH_SERVER_URL"
         ) from None

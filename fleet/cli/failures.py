@@ -16,6 +16,7 @@ from fleet.errors import (
     NotFound,
     SchemaMismatch,
     UpgradeRefused,
+    first_line,
 )
 from fleet.payload import clean_text
 from fleet.redaction import redacted
@@ -103,7 +104,7 @@ def _of_driver(error: "psycopg.Error") -> Refused | None:
     from fleet.postgres.database import full_of, what_to_check
 
     state = error.sqlstate or ""
-    why = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    why = first_line(error)
     if state in _UNDEFINED:
         return Refused(f"the schema does not fit this code: {why}. Run `fleet db upgrade`.", ExitCode.SCHEMA)
     if state in _IN_TIME:

@@ -13,7 +13,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 _QUEUE_NAME_MAX = 200
-_PORT_MAX = 65535
+PORT_MAX = 65535
 
 
 def duration(text: str) -> timedelta:
@@ -55,7 +55,7 @@ def address(text: str) -> tuple[str, int] | None:
     host, _, port = text.rpartition(":")
     if not text:
         return None
-    if not (host and port.isdecimal() and int(port) <= _PORT_MAX):
+    if not (host and port.isdecimal() and int(port) <= PORT_MAX):
         raise click.BadParameter(f"{text!r} is no address; write HOST:PORT, such as 127.0.0.1:9101")
     return host.removeprefix("[").removesuffix("]"), int(port)
 

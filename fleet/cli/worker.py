@@ -14,7 +14,16 @@ import click
 from fleet.cli.api import listen
 from fleet.cli.application import VARIABLE, load_app
 from fleet.cli.failures import ExitCode, Refused
-from fleet.cli.options import address, database_option, duration, limit_option, log_options, output_option, queue_name
+from fleet.cli.options import (
+    PORT_MAX,
+    address,
+    database_option,
+    duration,
+    limit_option,
+    log_options,
+    output_option,
+    queue_name,
+)
 from fleet.cli.output import Columns, Row, print_json, print_rows, say
 from fleet.cli.session import act, ask, open_app, open_database
 from fleet.errors import NotFound
@@ -30,7 +39,6 @@ if TYPE_CHECKING:
 
 _PROCESSES_MAX = 1000
 _NAMESAKES_MAX = 1000
-_PORT_MAX = 65535
 
 
 def _lease_words(row: Row) -> str:
@@ -181,7 +189,7 @@ def _sockets(metrics: tuple[str, int] | None, metrics_fd: int | None, processes:
     if metrics is None:
         return []
     host, port = metrics
-    if port + processes - 1 > _PORT_MAX:
+    if port + processes - 1 > PORT_MAX:
         raise click.BadParameter(f"there are no {processes} ports from {port} on", param_hint="--metrics")
     return [listen(host, port + index if port else 0, "--metrics") for index in range(processes)]
 
@@ -193,11 +201,11 @@ def _telling(fleet: "Fleet", worker: "Worker", listening: socket.socket) -> Iter
     from fleet.metrics.fleet import FleetMetrics
     from fleet.metrics.server import serving
     from fleet.metrics.worker import WorkerMetrics
+    from fleet.worker.runner import address_of
 
     process = WorkerMetrics(worker, fleet.handlers).registry
     with serving(listening, worker.standing, process, FleetMetrics(fleet.database).registry):
-        host, port = listening.getsockname()[:2]
-        worker.events.emit(MetricsListening(f"http://{f'[{host}]' if ':' in host else host}:{port}"))
+        worker.events.emit(MetricsListening(address_of(listening)))
         yield
 
 

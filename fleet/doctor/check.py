@@ -68,8 +68,3 @@ def some(names: list[str]) -> str:
     """Return the first few names, and how many more there are."""
     shown = ", ".join(names[:NAMES_SHOWN])
     return f"{shown} and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else shown
-
-
-def words(error: BaseException | None) -> str:
-    """Return the first line of what an error says."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -8,8 +8,8 @@ import psycopg
 from sqlalchemy.exc import DBAPIError
 
 from fleet.doctor import server, tables, work
-from fleet.doctor.check import Check, Finding, Opinion, Verdict, together, words
-from fleet.errors import SchemaMismatch
+from fleet.doctor.check import Check, Finding, Opinion, Verdict, together
+from fleet.errors import SchemaMismatch, first_line
 from fleet.postgres import examine as ask
 from fleet.postgres import grants, mend, migrate, pooled, shape, upkeep
 from fleet.postgres.database import Database
@@ -21,7 +21,8 @@ def examine(database: Database, clock: Callable[[], float] = time.time) -> list[
         with ask.visit(database, clock) as site:
             return [_finding(check, site) for check in CHECKS]
     except psycopg.OperationalError as error:
-        return [Finding(CHECKS[0].name, Verdict.PROBLEM, f"{database.address} cannot be reached: {words(error)}", None)]
+        words = f"{database.address} cannot be reached: {first_line(error)}"
+        return [Finding(CHECKS[0].name, Verdict.PROBLEM, words, None)]
 
 
 def _finding(check: Check[Any], site: ask.Site) -> Finding:
@@ -33,9 +34,9 @@ def _finding(check: Check[Any], site: ask.Site) -> Finding:
     except (psycopg.Error, DBAPIError) as error:
         cause = error.orig if isinstance(error, DBAPIError) else error
         if site.connection.broken:
-            raise psycopg.OperationalError(words(error)) from error
+            raise psycopg.OperationalError(first_line(error)) from error
         forbidden = isinstance(cause, psycopg.errors.InsufficientPrivilege)
-        opinion = Opinion(Verdict.UNKNOWN, words(cause), _let_read(site.role) if forbidden else None)
+        opinion = Opinion(Verdict.UNKNOWN, first_line(cause), _let_read(site.role) if forbidden else None)
     return Finding(check.name, *opinion)
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from fleet.http.api import Api
+from fleet.http.guard import Guard
 from fleet.http.problem import Problem, problem_of
 from fleet.postgres import token
 from fleet.tokens import Scope, hash_of, is_secret
@@ -36,20 +37,19 @@ class _Remembered(NamedTuple):
 
 
 class Callers:
-    """Identifies callers. `token`: the environment's; `asked`: no request is answered without a good one."""
+    """Lets requests in: those that the guard admits, and whose caller may do what they ask for."""
 
-    def __init__(
-        self, api: Api, token: str | None, *, asked: bool, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, api: Api, guard: Guard, clock: Callable[[], float] = time.monotonic) -> None:
         self._api = api
-        self._token = None if token is None else token.encode()
-        self._asked = asked
+        self._guard = guard
+        self._token = None if guard.token is None else guard.token.encode()
         self._clock = clock
         self._remembered: dict[bytes, _Remembered] = {}
 
     async def admit(self, headers: Mapping[str, str], scope: Scope | None) -> Caller:
         """Return who asks. Raises Problem where they may not do what needs this scope. None: everybody may."""
-        if scope is None or not self._asked:
+        self._guard.admit(headers)
+        if scope is None or not self._guard.asks:
             return ANYBODY
         scheme, _, given = headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not given.strip():

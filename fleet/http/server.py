@@ -39,7 +39,7 @@ from fleet.http.view import Nothing
 from fleet.metrics.exposition import plain, render
 from fleet.metrics.fleet import FleetMetrics
 from fleet.metrics.http import HttpMetrics
-from fleet.worker.runner import spare_the_collector, supervisor_gone
+from fleet.worker.runner import address_of, spare_the_collector, supervisor_gone
 from fleet.worker.systemd import Systemd
 
 BODY_FACTOR = 4  # blank space and escapes make JSON from outside longer than what is stored
@@ -78,15 +78,14 @@ def serve(app: Fleet, guard: Guard, listening: socket.socket, events: Events, *,
 
 def _asgi(app: Fleet, guard: Guard, *, allow_unknown: bool, events: Events) -> Starlette:
     api, orders = Api(app), Orders(app, allow_unknown=allow_unknown)
-    callers = Callers(api, guard.token, asked=guard.asks)
-    answering = _Answering(api, guard, callers, orders, events)
+    callers = Callers(api, guard)
+    answering = _Answering(api, callers, orders, events)
     by_path: dict[str, dict[str, Route]] = defaultdict(dict)
     for route in ROUTES:
         by_path[route.path][route.method] = route
     described = document(ROUTES, orders, guarded=guard.asks)
 
     async def let_read(request: Request) -> None:
-        guard.admit(request.headers)
         await callers.admit(request.headers, tokens.Scope.READ)
 
     async def describe(request: Request) -> Response:
@@ -140,9 +139,8 @@ def _starlette(path: str, answering: "_Answering", methods: Mapping[str, Route])
 class _Answering:
     """Answers requests, each by its route."""
 
-    def __init__(self, api: Api, guard: Guard, callers: Callers, orders: Orders, events: Events) -> None:
+    def __init__(self, api: Api, callers: Callers, orders: Orders, events: Events) -> None:
         self._api = api
-        self._guard = guard
         self._callers = callers
         self._orders = orders
         self._events = events
@@ -154,7 +152,6 @@ class _Answering:
     async def answer(self, route: Route, request: Request) -> Response:
         began = time.monotonic()
         try:
-            self._guard.admit(request.headers)
             caller = await self._callers.admit(request.headers, route.scope)
             named = {"caller": caller} if route.names_caller else {}
             view = await route.endpoint(self._api, **named, **await self._parts(route, request))
@@ -280,8 +277,7 @@ async def _serve(program: Starlette, listening: socket.socket, events: Events, p
             group.start_soon(obey_signals, name="signals")
             group.start_soon(follow_supervisor, name="supervisor")
             group.start_soon(systemd.feed, name="watchdog")
-            host, port = listening.getsockname()[:2]
-            events.emit(ApiListening(f"http://{f'[{host}]' if ':' in host else host}:{port}"))
+            events.emit(ApiListening(address_of(listening)))
             async with program.router.lifespan_context(program):
                 await server.serve([listening])
             group.cancel_scope.cancel()

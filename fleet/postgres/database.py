@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 import psycopg
+from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import ExecStatus
 from psycopg.rows import class_row
@@ -16,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
 from fleet.config import Settings
-from fleet.errors import ConfigurationError, DatabaseBusy, DatabaseFull, DatabaseUnreachable, OutcomeUnknown
+from fleet.errors import ConfigurationError, DatabaseBusy, DatabaseFull, DatabaseUnreachable, OutcomeUnknown, first_line
 from fleet.postgres.patience import Patience
 
 Row = tuple[Any, ...]
@@ -137,15 +138,18 @@ def text_array(values: Iterable[str]) -> str:
     return "{" + ",".join(['"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"' for value in values]) + "}"
 
 
+def identifier(name: str) -> str:
+    """Return the name of a role, a table or the like as SQL writes it."""
+    return sql.Identifier(name).as_string()
+
+
 class Database:
     """Where the fleet's tables are, and how sessions on them behave."""
 
     def __init__(self, url: str, settings: Settings, *, listen_url: str | None = None) -> None:
         """`listen_url`: another way to the same database, for LISTEN alone: past a pooler that drops notifications."""
         self.settings = settings
-        self._listen_url = listen_url
-        if listen_url is not None:
-            Database(listen_url, settings)  # to be refused now, not when a worker runs
+        self._listening = None if listen_url is None else Database(listen_url, settings)
         try:
             self._given = conninfo_to_dict(re.sub(r"^postgres(ql)?\+\w+://", "postgresql://", url))
         except psycopg.ProgrammingError:
@@ -157,7 +161,7 @@ class Database:
     @property
     def listening(self) -> "Database":
         """The same database, as sessions that listen reach it."""
-        return self if self._listen_url is None else Database(self._listen_url, self.settings)
+        return self._listening or self
 
     @property
     def address(self) -> str:
@@ -258,7 +262,7 @@ class Database:
             if not _is_lost(error):
                 raise
             raise DatabaseUnreachable(
-                f"{self.address} cannot be reached: {_first_line(error)}. {what_to_check(error)}"
+                f"{self.address} cannot be reached: {first_line(error)}. {what_to_check(error)}"
             ) from error
 
 
@@ -275,12 +279,12 @@ def answered(*, writing: bool = True) -> Iterator[None]:
         if (full := full_of(error)) is not None:
             raise DatabaseFull(full) from error
         if error.sqlstate in _BUSY:
-            words = f"the database did not get to it in time: {_first_line(error)}. Nothing was written: try again"
+            words = f"the database did not get to it in time: {first_line(error)}. Nothing was written: try again"
             raise DatabaseBusy(words) from error
         if not (writing and isinstance(error, psycopg.OperationalError) and _is_lost(error)):
             raise
         raise OutcomeUnknown(
-            f"the connection was lost before the answer: {_first_line(error)}. Whether it was done is not known: "
+            f"the connection was lost before the answer: {first_line(error)}. Whether it was done is not known: "
             "ask for the task, or submit again with the same idempotency key"
         ) from error
 
@@ -291,7 +295,7 @@ def full_of(error: psycopg.Error) -> str | None:
     if what is None:
         return None
     return (
-        f"the {what} of the database's server is full: {_first_line(error)}. "
+        f"the {what} of the database's server is full: {first_line(error)}. "
         "Nothing was written: make room there, and try again."
     )
 
@@ -318,10 +322,6 @@ def is_data_error(error: psycopg.Error) -> bool:
     if isinstance(error, psycopg.DataError | psycopg.IntegrityError):
         return True
     return bool(error.sqlstate) and str(error.sqlstate)[:2] in ("22", "23")
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def _milliseconds(seconds: float) -> str:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from psycopg import sql
 
-from fleet.postgres.database import Connection, Statement
+from fleet.postgres.database import Connection, Statement, identifier
 from fleet.postgres.tables import metadata
 
 VERSION = "fleet_alembic_version"
@@ -204,7 +204,7 @@ SELECT coalesce((SELECT has_schema_privilege(oid, 'USAGE') FROM pg_namespace WHE
 
 def statements(names: Mapping[Role, str]) -> str:
     """Return the SQL that makes the roles, called by these names, and gives each what its job needs. Idempotent."""
-    quoted = {role.value: name(names[role]) for role in Role}
+    quoted = {role.value: identifier(names[role]) for role in Role}
     grants = "\n".join(f"  {grant};" for role in NEEDS for grant in grants_of(NEEDS[role], names[role]))
     words = {
         **quoted,
@@ -219,7 +219,7 @@ def statements(names: Mapping[Role, str]) -> str:
 def grants_of(rights: Iterable[Right], role: str) -> list[str]:
     """Return one statement for each table, in alphabetic order."""
     by_table = groupby(sorted(rights), key=lambda right: right.table)
-    return [f"GRANT {', '.join(map(str, found))} ON fleet.{table} TO {name(role)}" for table, found in by_table]
+    return [f"GRANT {', '.join(map(str, found))} ON fleet.{table} TO {identifier(role)}" for table, found in by_table]
 
 
 def distinctive(job: Role) -> frozenset[Right]:
@@ -242,8 +242,3 @@ def held(connection: Connection) -> tuple[bool, frozenset[Right]]:
         },
     ).fetchall()
     return bool(enters and enters[0]), frozenset(right for right, row in zip(rights, rows, strict=True) if row[1])
-
-
-def name(role: str) -> str:
-    """Quote a role's name."""
-    return sql.Identifier(role).as_string()

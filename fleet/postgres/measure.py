@@ -6,9 +6,7 @@ from typing import NamedTuple
 from fleet.postgres.database import Connection, Statement, run_sync
 
 QUEUES_MAX = 1000  # so many queues are told of, the first by name
-ROWS_MAX = (
-    10_000  # so many ready tasks are counted, shared among the queues, and as many delayed, running and dead ones
-)
+ROWS_MAX = 10_000  # so many ready tasks are counted, shared among the queues; as many delayed, running and dead ones
 COUNT_MIN = 200  # but so many of each queue, however many there are
 
 # The names that tasks wait under are found one by one along the index. Every count ends at a LIMIT, and walks one lane after

@@ -2,23 +2,25 @@
 
 from psycopg import sql
 
+from fleet.postgres.database import identifier
+
 _STATISTICS = "GRANT pg_read_all_stats TO {role}"
 
 
 def let_watch(role: str) -> str:
     """Let a role see what the sessions of others do."""
-    return _STATISTICS.format(role=_name(role))
+    return _STATISTICS.format(role=identifier(role))
 
 
 def setting(name: str, wanted: str, *, source: str, database: str, role: str) -> str | None:
     """Take back a setting where it was made; None where that was on a command line or by the client."""
     match source:
         case "database":
-            return f"ALTER DATABASE {_name(database)} RESET {name}"
+            return f"ALTER DATABASE {identifier(database)} RESET {name}"
         case "user":
-            return f"ALTER ROLE {_name(role)} RESET {name}"
+            return f"ALTER ROLE {identifier(role)} RESET {name}"
         case "database user":
-            return f"ALTER ROLE {_name(role)} IN DATABASE {_name(database)} RESET {name}"
+            return f"ALTER ROLE {identifier(role)} IN DATABASE {identifier(database)} RESET {name}"
         case "global":
             return f"ALTER ROLE ALL RESET {name}"
         case "default" | "configuration file":
@@ -33,16 +35,16 @@ def no_standbys() -> str:
 
 def session(role: str, missing: dict[str, str]) -> str:
     """Give a role what its sessions ask for in vain."""
-    return "; ".join(f"ALTER ROLE {_name(role)} SET {name} = {_text(value)}" for name, value in missing.items())
+    return "; ".join(f"ALTER ROLE {identifier(role)} SET {name} = {_text(value)}" for name, value in missing.items())
 
 
 def connections(whose: str, wanted: int, *, database: str, role: str) -> str:
     """Lift a limit: a role's, a database's or the server's, which takes a restart."""
     match whose:
         case "role":
-            return f"ALTER ROLE {_name(role)} CONNECTION LIMIT -1"
+            return f"ALTER ROLE {identifier(role)} CONNECTION LIMIT -1"
         case "database":
-            return f"ALTER DATABASE {_name(database)} CONNECTION LIMIT -1"
+            return f"ALTER DATABASE {identifier(database)} CONNECTION LIMIT -1"
     return f"ALTER SYSTEM SET max_connections = {wanted}"
 
 
@@ -53,7 +55,7 @@ def encrypted() -> str:
 
 def logged(table: str) -> str:
     """Let a table of the fleet outlive a crash."""
-    return f"ALTER TABLE fleet.{_name(table)} SET LOGGED"
+    return f"ALTER TABLE fleet.{identifier(table)} SET LOGGED"
 
 
 def hold(kind: str, name: str) -> str | None:
@@ -70,7 +72,7 @@ def hold(kind: str, name: str) -> str | None:
 
 def part(kind: str, table: str, name: str, wanted: str, *, missing: bool) -> str | None:
     """Make a part of the schema as the migrations made it; None for a whole table, whose rows are gone too."""
-    alter, what = f"ALTER TABLE fleet.{_name(table)}", _name(name)
+    alter, what = f"ALTER TABLE fleet.{identifier(table)}", identifier(name)
     statement = None
     match kind:
         case "column" | "not null" | "default":
@@ -105,17 +107,13 @@ def _column(kind: str, what: str, wanted: str, *, missing: bool) -> str:
 
 def keep_small(table: str, *, enabled: bool) -> str:
     """Let autovacuum come to a table again, and do now what it did not."""
-    reset = "" if enabled else f"ALTER TABLE fleet.{_name(table)} RESET (autovacuum_enabled); "
-    return f"{reset}VACUUM (ANALYZE) fleet.{_name(table)}"
+    reset = "" if enabled else f"ALTER TABLE fleet.{identifier(table)} RESET (autovacuum_enabled); "
+    return f"{reset}VACUUM (ANALYZE) fleet.{identifier(table)}"
 
 
 def enter(role: str) -> str:
     """Let a role into the schema."""
-    return f"GRANT USAGE ON SCHEMA fleet TO {_name(role)}"
-
-
-def _name(identifier: str) -> str:
-    return sql.Identifier(identifier).as_string()
+    return f"GRANT USAGE ON SCHEMA fleet TO {identifier(role)}"
 
 
 def _text(value: str) -> str:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from fleet.postgres.database import AsyncConnection, Statement, run
+from fleet.postgres.database import AsyncConnection, Row, Statement, run
 
 PRUNE_BATCH = 1000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -154,13 +154,9 @@ async def prune(connection: AsyncConnection, me: UUID, now_ms: int, retention: t
     before = UUID(int=max(0, now_ms - round(shortest.total_seconds() * 1000)) << 80)
     after, purged, looked = NOBODY, 0, 1
     while looked:
-        began = time.monotonic()
-        rows = await run(
-            connection, PRUNE_TASKS, me=me, after=after, before=before, batch=PRUNE_BATCH, retention=retention
-        )
+        rows = await _batch(connection, PRUNE_TASKS, rest, me=me, after=after, before=before, retention=retention)
         looked, last, deleted = rows[0]
         after, purged = last or after, purged + int(deleted)
-        await rest(time.monotonic() - began)
     await _prune_submissions(connection, retention, rest)
     await _repeat(connection, PRUNE_LEASES, rest, retention=retention)
     await _repeat(connection, FOLD, rest, nobody=NOBODY)
@@ -170,18 +166,21 @@ async def prune(connection: AsyncConnection, me: UUID, now_ms: int, retention: t
 async def _prune_submissions(connection: AsyncConnection, retention: timedelta, rest: Rest) -> None:
     after, looked = _EPOCH, PRUNE_BATCH
     while looked == PRUNE_BATCH:
-        began = time.monotonic()
-        looked, last = (await run(connection, PRUNE_SUBMISSIONS, after=after, retention=retention, batch=PRUNE_BATCH))[
-            0
-        ]
+        rows = await _batch(connection, PRUNE_SUBMISSIONS, rest, after=after, retention=retention)
+        looked, last = rows[0]
         after = last or after
-        await rest(time.monotonic() - began)
 
 
 async def _repeat(connection: AsyncConnection, statement: Statement, rest: Rest, **values: Any) -> None:
     """Run a statement until it has found less than a batch."""
     found = PRUNE_BATCH
     while found == PRUNE_BATCH:
-        began = time.monotonic()
-        found = len(await run(connection, statement, batch=PRUNE_BATCH, **values))
-        await rest(time.monotonic() - began)
+        found = len(await _batch(connection, statement, rest, **values))
+
+
+async def _batch(connection: AsyncConnection, statement: Statement, rest: Rest, **values: Any) -> list[Row]:
+    """Run a statement for one batch, and rest."""
+    began = time.monotonic()
+    rows = await run(connection, statement, batch=PRUNE_BATCH, **values)
+    await rest(time.monotonic() - began)
+    return rows

@@ -6,6 +6,7 @@ from functools import partial
 
 import psycopg
 
+from fleet.errors import first_line
 from fleet.postgres import audit as ask
 from fleet.postgres.audit import Found
 from fleet.postgres.database import Connection, Database, Statement
@@ -105,7 +106,7 @@ def _guarded(
         psycopg.errors.LockNotAvailable,
         psycopg.errors.InsufficientPrivilege,
     ) as error:
-        words = str(error).strip().splitlines()[0]
+        words = first_line(error)
         return [Audited(check.name, check.code, Answer.UNKNOWN, f"not answered: {words}") for check in checks]
     return [
         _judged(check, looked, [each for each in found if not by_kind or each.kind == check.name]) for check in checks

@@ -8,6 +8,7 @@ from datetime import timedelta
 import psycopg
 
 from fleet.config import Settings
+from fleet.errors import first_line
 from fleet.events import DatabaseTrouble, Events
 from fleet.retry import BackOff
 
@@ -60,5 +61,4 @@ def jittered(period: timedelta) -> float:
 
 def trouble(operation: str, error: BaseException) -> DatabaseTrouble:
     """Describe a database error in one line."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return DatabaseTrouble(operation, lines[0], error.sqlstate if isinstance(error, psycopg.Error) else None)
+    return DatabaseTrouble(operation, first_line(error), error.sqlstate if isinstance(error, psycopg.Error) else None)

@@ -91,14 +91,14 @@ class Worker:
         if not self._entered:
             return Standing(slots=self._settings.slots)
         keeper = self._keeper
-        lease = keeper.lease
+        lease, lag = keeper.lease, keeper.loop_lag_seconds()
         return Standing(
             slots=self._settings.slots,
             slots_busy=self._slots.taken,
             listening=self._listener.up(),
             renewed_at=keeper.renewed_at,
-            loop_lag_seconds=keeper.loop_lag_seconds(),
-            live=keeper.alive and keeper.loop_lag_seconds() <= self._settings.stall_limit.total_seconds(),
+            loop_lag_seconds=lag,
+            live=keeper.alive and lag <= self._settings.stall_limit.total_seconds(),
             ready=lease is not None and keeper.holds(lease) and not self._drain.is_set(),
         )
 

@@ -32,6 +32,12 @@ def run(worker: "Worker") -> int:
     return 0
 
 
+def address_of(listening: socket.socket) -> str:
+    """Return where a socket is asked over HTTP."""
+    host, port = listening.getsockname()[:2]
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
 def spare_the_collector() -> None:
     """Let the garbage collector leave alone what start-up made, and look less often.
 

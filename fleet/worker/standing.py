@@ -14,8 +14,6 @@ class Standing:
     slots_busy: int = 0
     listening: bool = False  # notifications come in
     renewed_at: float | None = None  # when the lease was last granted or renewed
-    loop_lag_seconds: float = (
-        0.0  # how long the event loop took to answer; while it does not answer, how long it has not
-    )
+    loop_lag_seconds: float = 0.0  # how long the event loop took to answer, or has not answered
     live: bool = True  # the event loop turns, and the lease is being kept
     ready: bool = False  # it holds a lease, and is not draining

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from fleet.testing.image import image
+from tests.conformance.room import free_ports
 from tests.support import eventually_sync
 from tests.testing.rolling import rolled
 
@@ -122,14 +122,6 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     finally:
         stack.do("down")
         stack.engine("volume", "prune", "-f", f"--filter=label=com.docker.compose.project={stack.name}")
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 def submit(client: httpx.Client, number: int, name: str = "analyze") -> UUID:

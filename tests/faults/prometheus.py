@@ -2,13 +2,14 @@
 
 import json
 import shutil
-import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
+from tests.conformance.room import free_ports
 
 
 @contextmanager
@@ -25,8 +26,7 @@ def prometheus(folder: Path, addresses: list[str], rules: Path | None = None) ->
         "rule_files": [str(rules)] if rules is not None else [],
     }
     (folder / "prometheus.yml").write_text(json.dumps(config))
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     with (folder / "prometheus.log").open("wb") as log:
         running = subprocess.Popen(
             [

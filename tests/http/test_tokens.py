@@ -17,6 +17,7 @@ from fleet import Fleet, Settings
 from fleet.http import callers
 from fleet.http.api import Api
 from fleet.http.callers import CACHE_SECONDS, Caller, Callers
+from fleet.http.guard import Guard
 from fleet.http.problem import Problem
 from fleet.http.routes import ROUTES
 from fleet.http.server import asgi
@@ -74,7 +75,7 @@ def clock() -> Clock:
 @pytest.fixture
 async def doorman(app: Fleet, clock: Clock) -> AsyncIterator[Callers]:
     api = Api(app)
-    yield Callers(api, None, asked=True, clock=clock)
+    yield Callers(api, Guard(None, stored_tokens=True), clock)
     await api.close()
 
 

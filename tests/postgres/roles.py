@@ -8,7 +8,8 @@ from uuid import uuid4
 
 import psycopg
 
-from fleet.postgres.grants import Role, name, statements
+from fleet.postgres.database import identifier
+from fleet.postgres.grants import Role, statements
 
 NOBODY = "nobody"  # who may log in and was granted nothing
 
@@ -46,11 +47,13 @@ def house(url: str) -> Iterator[House]:
     with psycopg.connect(url, autocommit=True) as connection:
         lent.apply()
         for user in users:
-            connection.execute(f"CREATE ROLE {name(user)} LOGIN PASSWORD 'x'".encode())
+            connection.execute(f"CREATE ROLE {identifier(user)} LOGIN PASSWORD 'x'".encode())
         for role in Role:
-            connection.execute(f"GRANT {name(lent.names[role])} TO {name(f'{lent.prefix}_{role}_user')}".encode())
+            connection.execute(
+                f"GRANT {identifier(lent.names[role])} TO {identifier(f'{lent.prefix}_{role}_user')}".encode()
+            )
         try:
             yield lent
         finally:
-            for role_name in (*users, *lent.names.values()):
-                connection.execute(f"DROP OWNED BY {name(role_name)} CASCADE; DROP ROLE {name(role_name)}".encode())
+            for gone in map(identifier, (*users, *lent.names.values())):
+                connection.execute(f"DROP OWNED BY {gone} CASCADE; DROP ROLE {gone}".encode())

@@ -28,7 +28,7 @@ from fleet.postgres import (
     reap,
     settle,
 )
-from fleet.postgres.database import AsyncConnection, Connection, Database, run, run_sync
+from fleet.postgres.database import AsyncConnection, Connection, Database, identifier, run, run_sync
 from fleet.postgres.grants import Role
 from fleet.postgres.scratch import new_database
 from fleet.postgres.submit import Submission, copy
@@ -308,7 +308,7 @@ def test_what_is_applied_again_changes_nothing_and_takes_back_what_is_too_much(r
     before = roles.rows(rights)
     with psycopg.connect(roles.url, autocommit=True) as connection:
         for each in ("TRUNCATE ON fleet.task", "UPDATE (args) ON fleet.task", "UPDATE ON fleet.audit"):
-            connection.execute(f"GRANT {each} TO {grants.name(roles.names[Role.API])}".encode())
+            connection.execute(f"GRANT {each} TO {identifier(roles.names[Role.API])}".encode())
     assert roles.rows(rights) != before
     roles.apply()
     assert [sorted(str(row)) for row in roles.rows(rights)] == [sorted(str(row)) for row in before]

@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 
-from fleet.bench.load import BATCH_MAX, BATCH_MS, half_capacity
+from fleet.bench.load import half_capacity, produce
 from fleet.bench.result import Figures, Goal, Result, alternate, medians
 from fleet.bench.scenarios.prune import fill_old
 from fleet.bench.stage import Stage
@@ -20,7 +20,7 @@ def measure(stage: Stage, *, old_tasks: int, rate: float, seconds: float, slots:
         with stage.database() as url, ThreadPoolExecutor(1) as pool:
             with psycopg.connect(url, autocommit=True) as connection:
                 fill_old(connection, old_tasks)
-            offered = pool.submit(_offer, stage, url, rate, seconds + _AROUND_SECONDS)
+            offered = pool.submit(produce, stage, url, rate, seconds + _AROUND_SECONDS)
             figures = stage.play("fleet.bench.sides.forgetting", url=url, slots=slots, seconds=seconds, pruning=pruning)
             return figures | {"offered_tasks_per_second": offered.result()["offered_tasks_per_second"]}
 
@@ -37,9 +37,3 @@ def measure(stage: Stage, *, old_tasks: int, rate: float, seconds: float, slots:
     ]
     setup = {"old_tasks": old_tasks, "rate": round(rate), "seconds": seconds, "slots": slots, "work_ms": 1}
     return Result("retention", setup, figures, [Goal("ratio_claim_p99", at_most=2)], every)
-
-
-def _offer(stage: Stage, url: str, rate: float, seconds: float) -> Figures:
-    return stage.play(
-        "fleet.bench.sides.offer", url=url, rate=rate, seconds=seconds, batch_ms=BATCH_MS, batch_max=BATCH_MAX
-    )
